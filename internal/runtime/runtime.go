@@ -1,0 +1,155 @@
+// Package runtime owns the contract between a node and what runs its sandboxes: one interface, Driver, that every runtime implements
+// and that the conformance suite in runtimetest proves.
+//
+// It does not own the states a caller sees (internal/sandbox does) nor what happens inside a sandbox (internal/guest does).
+package runtime
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// State is what a driver knows of a sandbox on its node. It is coarser than the states that callers see.
+type State string
+
+// The states of a sandbox on its node.
+const (
+	Running State = "running" // it has a live kernel, and its guest can be dialed
+	Paused  State = "paused"  // frozen in memory or checkpointed to disk
+	Stopped State = "stopped" // only its disk is there
+)
+
+// Why a sandbox is no longer running.
+const (
+	ReasonRequested   = "requested"     // Stop was called
+	ReasonOutOfMemory = "out_of_memory" // the memory limit was hit and the whole sandbox died
+	ReasonExited      = "guest_exited"  // the guest ended by itself
+	ReasonKilled      = "killed"        // something on the host ended it
+	ReasonHostRestart = "host_restarted"
+)
+
+// Network says what a sandbox may reach.
+type Network string
+
+// The networks.
+const (
+	NetworkInternet Network = "internet" // the internet, never the host, metadata addresses or other sandboxes
+	NetworkNone     Network = "none"     // nothing
+)
+
+// Resources are the limits of one sandbox.
+type Resources struct {
+	VCPU      float64 // CPU time a second, in cores; more than 0
+	MemoryMiB int64   // of everything in it
+	DiskGiB   int64   // of its own writes; 0 is unlimited
+	Pids      int64   // of processes inside; 0 is the driver's default
+}
+
+// Spec is all that is needed to boot a sandbox. The caller keeps it and hands it over at every boot: a driver may forget it.
+type Spec struct {
+	ID         string // sbx_…
+	Generation int64  // of the sandbox's row: calls with an older one are refused
+	Image      string // the id of a prepared image on this node (a layer's digest)
+	Resources  Resources
+	Network    Network
+	Hostname   string
+	GuestToken string // what the guest asks of whoever talks to it
+}
+
+// Status is what a driver reports of one sandbox.
+type Status struct {
+	ID         string
+	Generation int64 // the newest it was told
+	State      State
+	Reason     string    // of a stopped one: one of the Reason constants
+	ExitStatus int       // of a stopped one, where it is known; else -1
+	Since      time.Time // of the state
+	Address    string    // inside the sandbox network, for diagnosis
+}
+
+// Event tells that a sandbox changed without a call, or that a call finished changing it.
+type Event struct {
+	Status Status
+}
+
+// Stats are readings of one running sandbox. Zero where unknown.
+type Stats struct {
+	CPUSeconds  float64 // used since boot
+	MemoryBytes int64   // in use now
+	MemoryPeak  int64
+	DiskBytes   int64 // own writes
+	Pids        int64 // host tasks
+}
+
+// Capabilities say which of the optional calls a driver can do. A face offers only what the driver of the pool can.
+type Capabilities struct {
+	Pause    bool // Pause and Resume, frozen in memory
+	Memory   bool // Checkpoint and Restore
+	Fork     bool
+	Snapshot bool
+	Quota    bool // DiskGiB is enforced
+}
+
+// StopOptions say how a sandbox is ended.
+type StopOptions struct {
+	Grace time.Duration // how long the guest gets to end by itself before it is killed; 0 kills at once
+}
+
+// Checkpoint names a saved memory image and the disk that belongs to it.
+type Checkpoint struct {
+	ID        string // snap_… or the sandbox's own id for its pause
+	SandboxID string
+	Runtime   string // hash of the runtime that made it and is the only one that may restore it
+	Guest     string // hash of the guest inside
+	Image     string
+	Bytes     int64
+}
+
+// Driver runs sandboxes on one node. Every method may be called concurrently, for one sandbox too: a driver orders what touches
+// one sandbox by itself. Calls carry the generation of the sandbox's row; one older than the newest seen is errs.InvalidState with
+// reason "stale_generation". An unknown id is errs.NotFound, but Delete of one succeeds. A capability that is missing answers
+// errs.Unavailable with reason "not_supported". A cancelled context stops the waiting, never leaves anything half made: what was
+// begun is finished or undone.
+type Driver interface {
+	// Name is the driver's name in configuration: gvisor, vm, kube or fake.
+	Name() string
+	// Capabilities do not change while the driver lives.
+	Capabilities() Capabilities
+
+	// Create makes the sandbox's disk from its image and boots it. It returns once the kernel runs; the guest may need a moment
+	// more. A repeated Create of a running sandbox with the same or a newer generation gives its status. On failure nothing is left.
+	Create(ctx context.Context, spec Spec) (Status, error)
+	// Start boots a stopped sandbox on the disk that it kept. Of a running one it gives the status.
+	Start(ctx context.Context, spec Spec) (Status, error)
+	// Stop ends it and keeps its disk. Of a stopped one it does nothing.
+	Stop(ctx context.Context, id string, generation int64, opts StopOptions) (Status, error)
+	// Delete ends it and removes everything it had: processes, mounts, namespaces, cgroups, addresses, files.
+	Delete(ctx context.Context, id string, generation int64) error
+	// Get reports one.
+	Get(ctx context.Context, id string) (Status, error)
+	// List reports every sandbox on the node, stopped ones too, in no order.
+	List(ctx context.Context) ([]Status, error)
+	// Watch sends an event for every change until the context ends, then closes the channel. It begins with one event for every
+	// sandbox there is. A reader that falls behind loses intermediate states, never the latest.
+	Watch(ctx context.Context) (<-chan Event, error)
+	// Dial connects to a TCP port inside a running sandbox. The connection fails, and never hangs, when the sandbox dies.
+	Dial(ctx context.Context, id string, port int) (net.Conn, error)
+	// Stats reads a running sandbox.
+	Stats(ctx context.Context, id string) (Stats, error)
+	// Update changes the limits of a sandbox, at once where it runs.
+	Update(ctx context.Context, id string, generation int64, r Resources) error
+
+	// Pause freezes a running sandbox in memory. Resume lets it go on.
+	Pause(ctx context.Context, id string, generation int64) (Status, error)
+	Resume(ctx context.Context, id string, generation int64) (Status, error)
+	// Checkpoint saves memory and disk under the given name. The sandbox goes on afterwards unless it was paused.
+	Checkpoint(ctx context.Context, id string, generation int64, name string) (Checkpoint, error)
+	// Restore makes a new sandbox, or the same again, from a checkpoint.
+	Restore(ctx context.Context, spec Spec, name string) (Status, error)
+	// Snapshot keeps the disk as it is now as an image of the given name.
+	Snapshot(ctx context.Context, id string, generation int64, name string) error
+
+	// Close lets go of the driver's own resources. Sandboxes go on.
+	Close() error
+}

@@ -1,0 +1,14 @@
+package api
+
+import "github.com/berthrun/berth/api/op"
+
+// All gives every operation's definition in the order in which they are shown. A deployment binds exactly these.
+func All() []op.Info {
+	return []op.Info{
+		CreateSandbox.Info(), ListSandboxes.Info(), GetSandbox.Info(), UpdateSandbox.Info(), SetSandboxTimeout.Info(), ExtendSandbox.Info(),
+		StartSandbox.Info(), StopSandbox.Info(), DeleteSandbox.Info(),
+		Exec.Info(), StartProcess.Info(), ListProcesses.Info(), GetProcess.Info(), ProcessOutput.Info(), ProcessInput.Info(), ProcessSignal.Info(),
+		ReadFile.Info(), WriteFile.Info(), EditFile.Info(), ListFiles.Info(), StatFile.Info(), MakeDirectory.Info(), MoveFile.Info(), RemoveFile.Info(),
+		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
+	}
+}

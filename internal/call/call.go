@@ -1,0 +1,43 @@
+// Package call owns the path of a call, the same for every face: limits, decoding, draft, authorization, idempotency, intent, act, result, audit.
+//
+// Faces authenticate and put the caller into the context; what they get back they only write in their own form. The package owns no operation
+// and no product table: it declares the Authorizer, Limiter, Store and Auditor that it needs.
+package call
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/caller"
+)
+
+// Options are what a face knows about one call.
+type Options struct {
+	// Deadline is how long the call may take before what is still going becomes a handle: everything that waits shares it. 0 is the default.
+	Deadline time.Duration
+	// InFlight counts the call against the caller's calls in flight (MCP).
+	InFlight bool
+}
+
+// Result is what a call led to.
+type Result struct {
+	Value    any             // the typed output
+	JSON     json.RawMessage // the same, encoded
+	Replayed bool
+}
+
+// Decision is what authorization says.
+type Decision struct {
+	Allowed bool
+	Message string // of a refusal, for the caller
+}
+
+// Authorizer decides. Key scopes fill it now, Cedar later.
+type Authorizer interface {
+	// Authorize decides on a draft. An error is a refusal.
+	Authorize(ctx context.Context, c *caller.Caller, o *op.Operation, d *op.Draft) (Decision, error)
+	// Visible reports whether the caller may be shown the operation at all. It never decides about doing it.
+	Visible(c *caller.Caller, info op.Info) bool
+}

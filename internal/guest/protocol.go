@@ -26,7 +26,10 @@ const (
 	FeatureProcesses = "processes"
 	FeaturePTY       = "pty"
 	FeatureFiles     = "files"
-	FeatureOnce      = "once" // calls with an OpHeader have one effect
+	FeatureOnce      = "once"     // calls with an OpHeader have one effect
+	FeatureMetrics   = "metrics"  // GET /metrics
+	FeatureExport    = "export"   // GET /processes/export
+	FeatureShutdown  = "shutdown" // POST /shutdown
 )
 
 // The limits of the protocol.
@@ -64,6 +67,11 @@ type Configure struct {
 	Entropy   []byte            `json:"entropy,omitempty"`
 	Env       map[string]string `json:"env,omitempty"` // of every command, terminal and process from now on; nil leaves it, empty clears it
 	Pids      int64             `json:"pids,omitempty"`
+}
+
+// Configured is what Configure answers.
+type Configured struct {
+	ClockSkewMS int64 `json:"clockSkewMs"` // of the guest's clock against the host's when it was asked; positive where the guest is ahead
 }
 
 // Start asks for a process: POST /processes, and POST /exec which also waits. Its id is chosen by the host; an id that was started before
@@ -109,6 +117,11 @@ type Process struct {
 	StderrBytes int64     `json:"stderrBytes"`
 }
 
+// ProcessList is what GET /processes answers, oldest first.
+type ProcessList struct {
+	Processes []Process `json:"processes"`
+}
+
 // ExecResult is what POST /exec answers: the process as it is once it has ended or waitMs (a query parameter) has passed, with the beginning
 // and the end of what it wrote.
 type ExecResult struct {
@@ -139,6 +152,12 @@ type Output struct {
 type Input struct {
 	Data []byte `json:"data,omitempty"`
 	EOF  bool   `json:"eof,omitempty"`
+}
+
+// InputWritten is how much of an Input was taken: less than all of it where the process did not read on for some seconds. The rest is
+// sent again, under another op.
+type InputWritten struct {
+	Written int `json:"written"`
 }
 
 // Signal ends or pokes a process's group: POST /processes/{id}/signal. Name is without SIG: TERM, KILL, INT, HUP, QUIT, USR1, USR2, WINCH, STOP, CONT.
@@ -294,5 +313,6 @@ const (
 	CodeNoStdin      = "no_stdin"   // it was not asked for
 	CodeTooMany      = "too_many"   // processes
 	CodeCannotRun    = "cannot_run" // no such program, user or directory
+	CodeStopping     = "stopping"   // the sandbox is being shut down
 	CodeInternal     = "internal"
 )

@@ -1,0 +1,139 @@
+//go:build linux
+
+package guest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+)
+
+// failure is an error that is answered to the host as an Error.
+type failure struct {
+	code, message string
+}
+
+func (f *failure) Error() string { return f.message }
+
+// fail makes a failure from one of the Code constants and a message for the caller.
+func fail(code, format string, args ...any) error {
+	return &failure{code, fmt.Sprintf(format, args...)}
+}
+
+// statuses are the HTTP statuses of the codes; any other is 400.
+func statusOf(code string) int {
+	switch code {
+	case CodeUnauthorized:
+		return http.StatusUnauthorized
+	case CodeDenied:
+		return http.StatusForbidden
+	case CodeNotFound:
+		return http.StatusNotFound
+	case CodeExists, CodeNotEmpty, CodeChanged, CodeAmbiguous, CodeNoMatch, CodeEnded, CodeNoStdin, CodeStopping:
+		return http.StatusConflict
+	case CodeTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case CodeTooMany:
+		return http.StatusTooManyRequests
+	case CodeDiskFull:
+		return http.StatusInsufficientStorage
+	case CodeInternal:
+		return http.StatusInternalServerError
+	}
+	return http.StatusBadRequest
+}
+
+// failureOf gives the failure to answer for any error: its own, or what the system call's number means.
+func failureOf(err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	message := plain(err)
+	code := CodeInternal
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		code = CodeNotFound
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
+		code = CodeDenied
+	case errors.Is(err, syscall.EISDIR):
+		code = CodeIsDirectory
+	case errors.Is(err, syscall.ENOTDIR):
+		code = CodeNotDirectory
+	case errors.Is(err, syscall.ENOTEMPTY):
+		code = CodeNotEmpty
+	case errors.Is(err, syscall.EEXIST):
+		code = CodeExists
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		code = CodeDiskFull
+	case errors.Is(err, syscall.EFBIG):
+		code = CodeTooLarge
+	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.EINVAL),
+		errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.EXDEV):
+		code = CodeInvalid
+	}
+	return &failure{code, message}
+}
+
+// plain is the message of an error without the names of system calls.
+func plain(err error) string {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Sprintf("%s: %s", clip(p.Path, 512), p.Err)
+	}
+	return err.Error()
+}
+
+// answer writes a value, or the failure where err is not nil.
+func answer(w http.ResponseWriter, v any, err error) {
+	status := http.StatusOK
+	if err != nil {
+		f := failureOf(err)
+		v, status = Error{Code: f.code, Message: f.message}, statusOf(f.code)
+	}
+	body, err := json.Marshal(v)
+	if err != nil {
+		body, status = []byte(`{"code":"internal","message":"the answer could not be written"}`), http.StatusInternalServerError
+	}
+	h := w.Header()
+	h["Content-Type"] = contentJSON
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+var contentJSON = []string{"application/json"}
+
+// decode reads a request's body of at most limit bytes into v.
+func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return fail(CodeTooLarge, "the request is larger than %d bytes", limit)
+		}
+		return fail(CodeInvalid, "the request could not be read")
+	}
+	if len(body) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fail(CodeInvalid, "the request is not the JSON that is expected here")
+	}
+	return nil
+}
+
+// clip shortens a string to at most n bytes without cutting a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return strings.ToValidUTF8(s[:n], "\uFFFD")
+}

@@ -1,0 +1,98 @@
+//go:build linux
+
+package guest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// killRounds bounds how often the tree of a process is looked at again while it is killed: what forks meanwhile is found by the next look.
+const (
+	killRounds = 50
+	killPause  = time.Millisecond
+)
+
+// task is one line of the process table.
+type task struct {
+	pid, parent, group, session int
+	dead                        bool
+}
+
+// killTree kills every process of the session and group of a leader and all their descendants, until none is left alive. The
+// leader must not have been reaped.
+func killTree(leader int) {
+	doomed := map[int]bool{leader: true}
+	for range killRounds {
+		alive := 0
+		table := tasks()
+		for grown := true; grown; {
+			grown = false
+			for _, t := range table {
+				if !doomed[t.pid] && t.pid != 1 && t.pid != os.Getpid() && (t.session == leader || t.group == leader || doomed[t.parent]) {
+					doomed[t.pid], grown = true, true
+				}
+			}
+		}
+		for _, t := range table {
+			if doomed[t.pid] && !t.dead {
+				alive++
+				_ = syscall.Kill(t.pid, syscall.SIGKILL)
+			}
+		}
+		if alive == 0 {
+			return
+		}
+		time.Sleep(killPause)
+	}
+}
+
+// tasks reads the process table.
+func tasks() []task {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	table := make([]task, 0, len(names))
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile(filepath.Join("/proc", name, "stat"))
+		if err != nil {
+			continue
+		}
+		if t, ok := parseTask(pid, stat); ok {
+			table = append(table, t)
+		}
+	}
+	return table
+}
+
+// parseTask reads /proc/PID/stat. The program's name in it may hold anything, so that the fields are counted from its end.
+func parseTask(pid int, stat []byte) (task, bool) {
+	end := bytes.LastIndexByte(stat, ')')
+	if end < 0 {
+		return task{}, false
+	}
+	f := bytes.Fields(stat[end+1:])
+	if len(f) < 4 {
+		return task{}, false
+	}
+	t := task{pid: pid, dead: f[0][0] == 'Z' || f[0][0] == 'X'}
+	for i, to := range []*int{&t.parent, &t.group, &t.session} {
+		n, err := strconv.Atoi(string(f[i+1]))
+		if err != nil {
+			return task{}, false
+		}
+		*to = n
+	}
+	return t, true
+}

@@ -18,6 +18,7 @@ const (
 	Running State = "running" // it has a live kernel, and its guest can be dialed
 	Paused  State = "paused"  // frozen in memory or checkpointed to disk
 	Stopped State = "stopped" // only its disk is there
+	Deleted State = "deleted" // nothing is: only the last event of one has it, no call answers it
 )
 
 // Why a sandbox is no longer running.

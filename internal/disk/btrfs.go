@@ -1,0 +1,141 @@
+package disk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls of the kernel's btrfs interface (include/uapi/linux/btrfs.h).
+const (
+	iocSubvolCreate = 0x5000940e
+	iocSnapDestroy  = 0x5000940f
+	iocInoLookup    = 0xd0009412
+	iocFSInfo       = 0x8400941f
+	iocQuotaCtl     = 0xc0109428
+	iocQgroupLimit  = 0x8030942b
+
+	quotaEnable       = 1
+	quotaEnableSimple = 4
+	limitReferenced   = 1
+	firstFreeObject   = 256
+)
+
+func isBtrfs(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.BTRFS_SUPER_MAGIC
+}
+
+// call makes one ioctl on a folder. arg points to the structure that the call takes.
+func call(dir string, request uintptr, arg unsafe.Pointer) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// volArgs is struct btrfs_ioctl_vol_args.
+type volArgs struct {
+	fd   int64
+	name [4088]byte
+}
+
+func createSubvolume(dir, name string) error {
+	var a volArgs
+	copy(a.name[:len(a.name)-1], name)
+	return call(dir, iocSubvolCreate, unsafe.Pointer(&a))
+}
+
+func removeSubvolume(dir, name string) error {
+	var a volArgs
+	copy(a.name[:len(a.name)-1], name)
+	return call(dir, iocSnapDestroy, unsafe.Pointer(&a))
+}
+
+// enableQuota prefers simple quotas, which cost nothing while writing; kernels before 6.7 have only the full ones. A file system that
+// has either already is fine.
+func enableQuota(dir string) error {
+	var failed error
+	for _, cmd := range []uint64{quotaEnableSimple, quotaEnable} {
+		a := struct{ cmd, status uint64 }{cmd: cmd}
+		err := call(dir, iocQuotaCtl, unsafe.Pointer(&a))
+		if err == nil || errors.Is(err, unix.EEXIST) {
+			return nil
+		}
+		failed = err
+	}
+	return failed
+}
+
+// subvolumeID is the number of the tree that a folder is the root of.
+func subvolumeID(dir string) (uint64, error) {
+	a := struct {
+		tree, object uint64
+		name         [4080]byte
+	}{object: firstFreeObject}
+	if err := call(dir, iocInoLookup, unsafe.Pointer(&a)); err != nil {
+		return 0, err
+	}
+	return a.tree, nil
+}
+
+// limitSubvolume sets struct btrfs_ioctl_qgroup_limit_args of a tree's own group.
+func limitSubvolume(dir string, bytes int64) error {
+	id, err := subvolumeID(dir)
+	if err != nil {
+		return err
+	}
+	a := struct{ group, flags, maxReferenced, maxExclusive, rsvReferenced, rsvExclusive uint64 }{group: id, flags: limitReferenced}
+	a.maxReferenced = uint64(bytes)
+	if bytes <= 0 {
+		a.maxReferenced = ^uint64(0)
+	}
+	return call(dir, iocQgroupLimit, unsafe.Pointer(&a))
+}
+
+// subvolumeUsage reads what the kernel counts for a tree.
+func subvolumeUsage(dir string) (int64, error) {
+	id, err := subvolumeID(dir)
+	if err != nil {
+		return 0, err
+	}
+	var info [1024]byte // struct btrfs_ioctl_fs_info_args: two numbers, then the file system's identifier
+	if err := call(dir, iocFSInfo, unsafe.Pointer(&info)); err != nil {
+		return 0, err
+	}
+	u := info[16:32]
+	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
+	b, err := os.ReadFile(filepath.Join("/sys/fs/btrfs", uuid, "qgroups", "0_"+strconv.FormatUint(id, 10), "referenced"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// magicAt is where btrfs keeps its name in the first superblock.
+const magicAt = 0x10040
+
+// looksWhole reports whether a file holds a btrfs: an image is renamed to its name only once it does.
+func looksWhole(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [8]byte
+	_, err = f.ReadAt(b[:], magicAt)
+	return err == nil && bytes.Equal(b[:], []byte("_BHRfS_M")) && binary.Size(b) == 8
+}

@@ -1,0 +1,293 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	goruntime "runtime"
+	"strings"
+
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/flag"
+	"gvisor.dev/gvisor/runsc/specutils"
+
+	"github.com/berthrun/berth/internal/disk"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/runtime"
+	"github.com/berthrun/berth/internal/runtime/gvisor/cgroup"
+	"github.com/berthrun/berth/internal/runtime/gvisor/netns"
+)
+
+// The forms of what becomes part of a path. Every id of the house fits.
+var (
+	idForm    = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
+	imageForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
+	hostForm  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+)
+
+// pidsBackstop is the limit of host tasks where a sandbox has none of its own. Reaching it ends the whole sandbox, as gVisor cannot go on
+// without a thread, so it is far above what the guest allows: a process inside is about two tasks here.
+const pidsBackstop = 1 << 15
+
+// The files in a sandbox's folder that gVisor writes what goes wrong to.
+const (
+	errorLog = "gvisor.log"
+	panicLog = "panic.log"
+)
+
+// Create makes a sandbox and boots it.
+func (s *Supervisor) Create(ctx context.Context, spec runtime.Spec) (runtime.Status, error) {
+	if err := s.check(&spec); err != nil {
+		return runtime.Status{}, err
+	}
+	return s.do(ctx, spec.ID, true, func(ctx context.Context, sb *sandbox) (runtime.Status, error) { return s.create(ctx, sb, spec) })
+}
+
+// Start boots a stopped one.
+func (s *Supervisor) Start(ctx context.Context, spec runtime.Spec) (runtime.Status, error) {
+	if err := s.check(&spec); err != nil {
+		return runtime.Status{}, err
+	}
+	return s.do(ctx, spec.ID, false, func(ctx context.Context, sb *sandbox) (runtime.Status, error) { return s.start(ctx, sb, spec) })
+}
+
+func (s *Supervisor) check(spec *runtime.Spec) error {
+	if spec.Hostname == "" {
+		spec.Hostname = "sandbox"
+	}
+	r := spec.Resources
+	switch {
+	case !idForm.MatchString(spec.ID):
+		return errs.E(errs.InvalidInput, "%q is no id of a sandbox", spec.ID)
+	case !imageForm.MatchString(spec.Image):
+		return errs.E(errs.InvalidInput, "%q is no id of an image", spec.Image)
+	case !hostForm.MatchString(spec.Hostname):
+		return errs.E(errs.InvalidInput, "%q is no host name", spec.Hostname)
+	case !(r.VCPU > 0) || r.VCPU > 1024 || r.MemoryMiB < 64 || r.MemoryMiB > 1<<24 || r.DiskGiB < 0 || r.DiskGiB > 1<<20 || r.Pids < 0:
+		return errs.E(errs.InvalidInput, "the resources are out of range: vcpu more than 0, memoryMiB at least 64, diskGiB and pids at least 0")
+	case spec.Network != runtime.NetworkInternet && spec.Network != runtime.NetworkNone:
+		return errs.E(errs.InvalidInput, "%q is no network", spec.Network)
+	case strings.ContainsAny(spec.GuestToken, "\x00\n"):
+		return errs.E(errs.InvalidInput, "the guest's token has a character that it may not have")
+	}
+	if info, err := os.Stat(s.layer(spec.Image)); err != nil || !info.IsDir() {
+		return errs.E(errs.NotFound, "image %s is not prepared on this node", spec.Image).Because("image")
+	}
+	return nil
+}
+
+func (s *Supervisor) layer(image string) string { return s.path("images", image, "rootfs") }
+
+func (s *Supervisor) create(ctx context.Context, sb *sandbox, spec runtime.Spec) (runtime.Status, error) {
+	if r, ok := sb.record(); ok {
+		r, err := newer(r, spec.Generation)
+		if err != nil {
+			return runtime.Status{}, err
+		}
+		if r.Phase == stopped {
+			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is stopped", sb.id).Because("stopped").Suggest("Start it.")
+		}
+		return s.keepGeneration(sb, r)
+	}
+	if err := s.takeTurnToBoot(ctx); err != nil {
+		return runtime.Status{}, err
+	}
+	defer func() { <-s.boots }()
+	slot, err := s.takeSlot()
+	if err != nil {
+		return runtime.Status{}, err
+	}
+	r := record{Spec: spec, Generation: spec.Generation, Phase: creating, ExitStatus: -1, Since: s.now(), Slot: slot}
+	err = errors.Join(os.MkdirAll(sb.dir, 0o700), syncDir(filepath.Dir(sb.dir)))
+	if err == nil {
+		err = sb.put(r)
+	}
+	if err == nil {
+		err = s.disks.Create(sb.id, spec.Resources.DiskGiB<<30)
+	}
+	if err == nil {
+		err = s.boot(sb, r, true)
+	}
+	if err != nil {
+		return runtime.Status{}, errors.Join(s.failed(err), s.remove(sb, r))
+	}
+	return s.announce(sb), nil
+}
+
+func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) (runtime.Status, error) {
+	r, ok := sb.record()
+	if !ok {
+		return runtime.Status{}, notFound(sb.id)
+	}
+	r, err := newer(r, spec.Generation)
+	if err != nil {
+		return runtime.Status{}, err
+	}
+	if r.Phase != stopped {
+		return s.keepGeneration(sb, r)
+	}
+	if err := s.takeTurnToBoot(ctx); err != nil {
+		return runtime.Status{}, err
+	}
+	defer func() { <-s.boots }()
+	before := r
+	r.Spec, r.Phase, r.Since = spec, starting, s.now()
+	if err := sb.put(r); err != nil {
+		return runtime.Status{}, err
+	}
+	err = s.disks.Limit(sb.id, spec.Resources.DiskGiB<<30)
+	if err == nil {
+		err = s.boot(sb, r, false)
+	}
+	if err != nil {
+		return runtime.Status{}, errors.Join(s.failed(err), s.teardown(sb, r), sb.put(before))
+	}
+	return s.announce(sb), nil
+}
+
+// failed logs what a boot failed of and gives what callers are told.
+func (s *Supervisor) failed(err error) error {
+	s.log.Error("boot failed", "error", err)
+	if _, ok := errors.AsType[*errs.Error](err); ok {
+		return err
+	}
+	return errs.Wrap(errs.Unavailable, err, "the sandbox could not be booted on this node").Because("boot_failed")
+}
+
+// keepGeneration answers a call that finds nothing to do.
+func (s *Supervisor) keepGeneration(sb *sandbox, r record) (runtime.Status, error) {
+	if old, ok := sb.record(); ok && old.Generation != r.Generation {
+		if err := sb.put(r); err != nil {
+			return runtime.Status{}, err
+		}
+		return s.announce(sb), nil
+	}
+	st, _ := s.status(sb)
+	return st, nil
+}
+
+// takeTurnToBoot waits for one of the places: more boots than cores at a time only slow each other down.
+func (s *Supervisor) takeTurnToBoot(ctx context.Context) error {
+	select {
+	case s.boots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// boot brings a sandbox up on the disk that it has, and records that it runs.
+func (s *Supervisor) boot(sb *sandbox, r record, fresh bool) error {
+	spec := r.Spec
+	internet := spec.Network == runtime.NetworkInternet
+	if err := s.disks.Mount(sb.id, s.mount(sb.id), s.layer(spec.Image)); err != nil {
+		return err
+	}
+	if err := furnish(s.mount(sb.id), spec.Hostname, netns.Resolv(internet), fresh); err != nil {
+		return err
+	}
+	if err := s.nets.Setup(sb.id, r.Slot, internet); err != nil {
+		return err
+	}
+	if err := s.groups.Create(sb.id, limits(spec.Resources)); err != nil {
+		return err
+	}
+	oci := ociSpec(spec, s.mount(sb.id), s.nets.Path(sb.id), s.guest)
+	j := join{Procs: s.groups.Procs(sb.id), TotalMemory: spec.Resources.MemoryMiB << 20, CPUs: visibleCPUs(spec.Resources.VCPU, goruntime.NumCPU())}
+	if err := writeBundle(sb.bundle(), oci, j); err != nil {
+		return err
+	}
+	l, gofer, err := s.launch(sb)
+	if err != nil {
+		return errors.Join(err, s.quote(sb))
+	}
+	r.Phase, r.Reason, r.ExitStatus, r.Since, r.BootID, r.Boot, r.Gofer = running, "", -1, s.now(), s.bootID, l.boot, gofer
+	return sb.put(r)
+}
+
+// quote gives the end of what gVisor wrote about a sandbox that would not start.
+func (s *Supervisor) quote(sb *sandbox) error {
+	var parts []error
+	for _, name := range []string{errorLog, panicLog} {
+		if b, err := os.ReadFile(filepath.Join(sb.dir, name)); err == nil && len(b) > 0 {
+			parts = append(parts, fmt.Errorf("%s: %s", name, b[max(0, len(b)-2000):]))
+		}
+	}
+	return errors.Join(parts...)
+}
+
+func limits(r runtime.Resources) cgroup.Limits {
+	l := cgroup.Limits{VCPU: r.VCPU, MemoryBytes: r.MemoryMiB << 20, Pids: pidsBackstop}
+	if r.Pids > 0 {
+		l.Pids = max(pidsBackstop, 4*r.Pids)
+	}
+	return l
+}
+
+// launch has gVisor make the sandbox and start the guest in it.
+func (s *Supervisor) launch(sb *sandbox) (*live, process, error) {
+	conf, err := s.gvisorConfig(sb)
+	if err != nil {
+		return nil, process{}, err
+	}
+	spec, err := specutils.ReadSpec(sb.bundle(), conf)
+	if err != nil {
+		return nil, process{}, fmt.Errorf("read spec: %w", err)
+	}
+	cont, err := container.New(conf, container.Args{ID: sb.id, Spec: spec, BundleDir: sb.bundle()})
+	if err != nil {
+		return nil, process{}, fmt.Errorf("make container: %w", err)
+	}
+	l := &live{cont: cont, child: true, dead: make(chan struct{})}
+	sb.setLive(l) // from here on a teardown finds it
+	if l.boot, err = identify(cont.SandboxPid()); err != nil {
+		return nil, process{}, fmt.Errorf("identify sandbox: %w", err)
+	}
+	gofer, err := identify(cont.GoferPid.Load())
+	if err != nil {
+		return nil, process{}, fmt.Errorf("identify gofer: %w", err)
+	}
+	if l.pidfd, err = l.boot.open(); err != nil {
+		return nil, process{}, fmt.Errorf("watch sandbox: %w", err)
+	}
+	s.watchDeath(sb, l)
+	if err := cont.Start(conf); err != nil {
+		return nil, process{}, fmt.Errorf("start container: %w", err)
+	}
+	return l, gofer, nil
+}
+
+// gvisorConfig is the configuration of one sandbox: what goes wrong in it is written to files of its own.
+func (s *Supervisor) gvisorConfig(sb *sandbox) (*config.Config, error) {
+	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
+	config.RegisterFlags(flags)
+	for _, f := range [][2]string{
+		{"root", s.path("gvisor")},
+		{"platform", "systrap"},
+		{"network", "sandbox"},
+		{"overlay2", "none"},
+		{"ignore-cgroups", "true"}, // it would move this whole process; Reexec joins them instead
+		{"allow-suid", "true"},
+		{"net-raw", "true"},
+		{"file-access-mounts", "exclusive"}, // nobody else writes to /tmp or the guest
+		{"host-settings", "ignore"},
+		{"log", filepath.Join(sb.dir, errorLog)},
+		{"panic-log", filepath.Join(sb.dir, panicLog)},
+	} {
+		if err := flags.Set(f[0], f[1]); err != nil {
+			return nil, fmt.Errorf("set gvisor flag %s: %w", f[0], err)
+		}
+	}
+	conf, err := config.NewFromFlags(flags)
+	if err != nil {
+		return nil, fmt.Errorf("configure gvisor: %w", err)
+	}
+	return conf, nil
+}
+
+// unmountDisk is here beside its counterpart in boot.
+func (s *Supervisor) unmountDisk(id string) error { return disk.Unmount(s.mount(id)) }

@@ -1,0 +1,217 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// killPatience is how long a killed process may take to be gone. A sandbox with much memory takes seconds.
+const killPatience = 30 * time.Second
+
+// Stop ends a sandbox and keeps its disk. With a grace its guest is asked to end first.
+func (s *Supervisor) Stop(ctx context.Context, id string, generation int64, grace time.Duration) (runtime.Status, error) {
+	return s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
+		r, ok := sb.record()
+		if !ok {
+			return runtime.Status{}, notFound(id)
+		}
+		r, err := newer(r, generation)
+		if err != nil {
+			return runtime.Status{}, err
+		}
+		if r.Phase == stopped {
+			return s.keepGeneration(sb, r)
+		}
+		asked := r.Phase == running && grace > 0
+		r.Phase = stopping
+		if err := sb.put(r); err != nil {
+			return runtime.Status{}, err
+		}
+		if asked {
+			s.ask(sb, grace)
+		}
+		return s.stopped(sb, r, runtime.ReasonRequested)
+	})
+}
+
+// ask sends the guest a TERM and waits until the sandbox has ended, at most for the grace.
+func (s *Supervisor) ask(sb *sandbox, grace time.Duration) {
+	l := sb.current()
+	if l == nil || l.cont == nil {
+		return
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	// Apart, as a sandbox that hangs does not answer; it is killed in the end, and with it the call.
+	asked := make(chan error, 1)
+	go func() { asked <- l.cont.SignalContainer(unix.SIGTERM, false) }()
+	select {
+	case <-l.dead:
+	case <-timer.C:
+	}
+}
+
+// stopped removes what belongs to a boot and records why it ended. The turn is held.
+func (s *Supervisor) stopped(sb *sandbox, r record, reason string) (runtime.Status, error) {
+	status := -1
+	if l := sb.current(); l != nil && l.pidfd != nil {
+		if e := exitOf(l.boot, l.pidfd); e.known && e.status.Exited() {
+			status = e.status.ExitStatus()
+		}
+	}
+	if err := s.teardown(sb, r); err != nil {
+		return runtime.Status{}, errs.Wrap(errs.Unavailable, err, "the sandbox could not be stopped on this node").Because("stop_failed")
+	}
+	r.Phase, r.Reason, r.ExitStatus, r.Since, r.Boot, r.Gofer = stopped, reason, status, s.now(), process{}, process{}
+	if err := sb.put(r); err != nil {
+		return runtime.Status{}, err
+	}
+	return s.announce(sb), nil
+}
+
+// Delete removes a sandbox and all it had. One that is not here is fine.
+func (s *Supervisor) Delete(ctx context.Context, id string, generation int64) error {
+	_, err := s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
+		r, ok := sb.record()
+		if !ok {
+			return runtime.Status{}, nil
+		}
+		r, err := newer(r, generation)
+		if err != nil {
+			return runtime.Status{}, err
+		}
+		r.Phase = deleting
+		if err := sb.put(r); err != nil {
+			return runtime.Status{}, err
+		}
+		if err := s.remove(sb, r); err != nil {
+			return runtime.Status{}, errs.Wrap(errs.Unavailable, err, "the sandbox could not be deleted on this node").Because("delete_failed")
+		}
+		s.events.publish(runtime.Status{ID: id, Generation: r.Generation, State: runtime.Deleted, ExitStatus: -1, Since: s.now()})
+		return runtime.Status{}, nil
+	})
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// remove undoes a sandbox whole, its record last. The turn is held.
+func (s *Supervisor) remove(sb *sandbox, r record) error {
+	if err := s.teardown(sb, r); err != nil {
+		return err
+	}
+	if err := s.disks.Remove(sb.id); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(sb.dir); err != nil {
+		return fmt.Errorf("remove folder: %w", err)
+	}
+	s.giveSlot(r.Slot)
+	s.forget(sb)
+	return nil
+}
+
+// teardown removes what belongs to a boot: processes first, then all that they held. It is safe at any moment of a boot and of itself.
+func (s *Supervisor) teardown(sb *sandbox, r record) error {
+	l := sb.current()
+	if l != nil && l.child {
+		// Both are our children: until they are waited for, which Destroy does, their numbers are theirs.
+		if err := l.cont.Destroy(); err != nil {
+			s.log.Warn("destroy failed", "sandbox", sb.id, "error", err)
+		}
+	}
+	for _, p := range []process{r.Boot, r.Gofer} {
+		if err := p.kill(killPatience); err != nil {
+			return err
+		}
+	}
+	if l != nil && l.pidfd != nil {
+		_ = l.pidfd.Close()
+		<-l.dead
+	}
+	sb.setLive(nil)
+	return s.clear(sb.id, r.Slot)
+}
+
+// clear removes what a boot has put into the machine, once its processes are gone.
+func (s *Supervisor) clear(id string, slot int) error {
+	for _, pid := range s.groups.Members(id) {
+		// Threads of the sandbox's platform end with it, a moment later.
+		p, err := identify(pid)
+		if err != nil {
+			continue
+		}
+		if err := p.kill(killPatience); err != nil {
+			return err
+		}
+	}
+	err := errors.Join(s.nets.Teardown(id, slot), s.unmountDisk(id), s.groups.Remove(id))
+	for _, kind := range []string{"state", "lock", "sock"} {
+		if e := os.Remove(s.stateFile(id, kind)); e != nil && !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return errors.Join(err, os.RemoveAll(s.path("sandboxes", id, "bundle")))
+}
+
+// watchDeath waits for the end of a boot, and then settles what that means. It begins with the boot.
+func (s *Supervisor) watchDeath(sb *sandbox, l *live) {
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		err := wait(l.pidfd)
+		how := exit{}
+		if err == nil {
+			how = exitOf(l.boot, l.pidfd)
+		}
+		close(l.dead)
+		if err != nil {
+			return // closed: an operation ends it, or this process ends
+		}
+		s.died(sb, l, how)
+	}()
+}
+
+// died settles a sandbox that ended by itself.
+func (s *Supervisor) died(sb *sandbox, l *live, how exit) {
+	sb.turn <- struct{}{} // an operation that holds it ends: it has deadlines
+	defer func() { <-sb.turn }()
+	r, ok := sb.record()
+	if !ok || sb.current() != l || r.Phase != running && r.Phase != paused {
+		return
+	}
+	if !how.known {
+		how = exitOf(l.boot, l.pidfd) // reaped meanwhile
+	}
+	reason := s.reason(sb.id, how)
+	s.log.Info("sandbox died", "sandbox", sb.id, "reason", reason)
+	r.Phase = stopping
+	if err := sb.put(r); err == nil {
+		if _, err = s.stopped(sb, r, reason); err == nil {
+			return
+		}
+		s.log.Error("settle dead sandbox", "sandbox", sb.id, "error", err)
+	}
+}
+
+// reason says why a sandbox ended, from its exit and from what the kernel counted in its group.
+func (s *Supervisor) reason(id string, how exit) string {
+	panicked, err := os.Stat(filepath.Join(s.path("sandboxes", id), panicLog))
+	switch {
+	case how.known && how.status.Exited() && (err != nil || panicked.Size() == 0):
+		return runtime.ReasonExited
+	case s.groups.OOMKills(id) > 0:
+		return runtime.ReasonOutOfMemory
+	}
+	return runtime.ReasonKilled
+}

@@ -1,0 +1,103 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// phase is what a record says was going on when it was written.
+type phase string
+
+const (
+	creating phase = "creating" // not acknowledged: an interruption undoes it
+	starting phase = "starting" // an interruption leaves it stopped
+	running  phase = "running"
+	paused   phase = "paused"
+	stopping phase = "stopping" // an interruption is finished
+	stopped  phase = "stopped"
+	deleting phase = "deleting" // an interruption is finished
+)
+
+// record is all that survives this process, one file a sandbox. It is written before anything is done.
+type record struct {
+	Spec       runtime.Spec `json:"spec"`
+	Generation int64        `json:"generation"`
+	Phase      phase        `json:"phase"`
+	Reason     string       `json:"reason,omitempty"`
+	ExitStatus int          `json:"exitStatus"`
+	Since      time.Time    `json:"since"`
+	Slot       int          `json:"slot"`
+	BootID     string       `json:"bootId,omitempty"` // of the machine, when it was booted
+	Boot       process      `json:"boot"`
+	Gofer      process      `json:"gofer"`
+}
+
+// status is what callers see of a record.
+func (r *record) status(address string) runtime.Status {
+	st := runtime.Status{ID: r.Spec.ID, Generation: r.Generation, Reason: r.Reason, ExitStatus: r.ExitStatus, Since: r.Since, Address: address}
+	switch r.Phase {
+	case running:
+		st.State = runtime.Running
+	case paused:
+		st.State = runtime.Paused
+	default:
+		st.State = runtime.Stopped
+	}
+	return st
+}
+
+const recordFile = "record.json"
+
+var errDamaged = errors.New("the record is damaged")
+
+// save replaces the record in a folder so that a crash at any moment leaves the old or the new one, whole.
+func (r *record) save(dir string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	temp := filepath.Join(dir, recordFile+".new")
+	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	if err := os.Rename(temp, filepath.Join(dir, recordFile)); err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	return syncDir(dir)
+}
+
+// syncDir makes the names in a folder durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err == nil {
+		err = errors.Join(d.Sync(), d.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("sync folder: %w", err)
+	}
+	return nil
+}
+
+// loadRecord reads a record. One that is not whole, or of another sandbox, is errDamaged.
+func loadRecord(dir, id string) (*record, error) {
+	b, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if err != nil {
+		return nil, fmt.Errorf("read record: %w", err)
+	}
+	r := &record{}
+	if err := json.Unmarshal(b, r); err != nil || r.Spec.ID != id || r.Phase == "" {
+		return nil, errDamaged
+	}
+	return r, nil
+}

@@ -1,0 +1,197 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"gvisor.dev/gvisor/runsc/container"
+
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// recover takes back what an earlier process left: sandboxes that run go on, what was interrupted is finished or undone, and whatever
+// belongs to no sandbox is removed.
+func (s *Supervisor) recover(ctx context.Context) error {
+	entries, err := os.ReadDir(s.path("sandboxes"))
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	alive, err := scan(s.path("gvisor"))
+	if err != nil {
+		return fmt.Errorf("list processes: %w", err)
+	}
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := s.take(e.Name(), alive); err != nil {
+			return fmt.Errorf("take back sandbox %s: %w", e.Name(), err)
+		}
+	}
+	return s.sweep(alive)
+}
+
+// take settles one folder.
+func (s *Supervisor) take(id string, alive []found) error {
+	sb := s.newSandbox(id)
+	r, err := loadRecord(sb.dir, id)
+	switch {
+	case errors.Is(err, errDamaged):
+		r, err = s.salvage(sb)
+		if err != nil {
+			return err
+		}
+	case errors.Is(err, os.ErrNotExist):
+		// Made, but its first record was not: nothing else was begun.
+		r = &record{Spec: runtime.Spec{ID: id}, Phase: creating, Slot: -1}
+	case err != nil:
+		return err
+	}
+	sb.rec = r
+	s.sandboxes[id] = sb
+	if r.Slot >= 0 {
+		s.slots[r.Slot] = true
+	}
+	switch r.Phase {
+	case creating, deleting:
+		s.log.Info("undo interrupted sandbox", "sandbox", id, "phase", r.Phase)
+		return errors.Join(s.end(id, alive), s.remove(sb, *r))
+	case running, paused:
+		return s.reattach(sb, *r, alive)
+	case stopped:
+		return s.end(id, alive)
+	default: // starting, stopping
+		reason := runtime.ReasonRequested
+		if r.Phase == starting {
+			reason = runtime.ReasonKilled
+		}
+		if err := s.end(id, alive); err != nil {
+			return err
+		}
+		_, err := s.stopped(sb, *r, reason)
+		return err
+	}
+}
+
+// salvage makes a record for a sandbox whose own cannot be read: it becomes a stopped one that still has its disk. The damaged file is kept.
+func (s *Supervisor) salvage(sb *sandbox) (*record, error) {
+	s.log.Error("record is damaged", "sandbox", sb.id)
+	r := &record{Spec: runtime.Spec{ID: sb.id}, Phase: starting, ExitStatus: -1, Since: s.now(), Slot: -1}
+	if !s.disks.Has(sb.id) {
+		r.Phase = creating // there is nothing to keep
+		return r, nil
+	}
+	if err := os.Rename(sb.dir+"/"+recordFile, sb.dir+"/"+recordFile+".damaged"); err != nil {
+		return nil, err
+	}
+	slot, err := s.takeSlot()
+	if err != nil {
+		return nil, err
+	}
+	r.Slot = slot
+	return r, r.save(sb.dir)
+}
+
+// reattach takes a running sandbox back, or settles its death.
+func (s *Supervisor) reattach(sb *sandbox, r record, alive []found) error {
+	pidfd, err := r.Boot.open()
+	if r.BootID != s.bootID {
+		err = errGone // the number may be any process's after a restart of the machine
+	}
+	if errors.Is(err, errGone) {
+		reason := runtime.ReasonHostRestart
+		if r.BootID == s.bootID {
+			reason = s.reason(sb.id, exit{})
+		}
+		s.log.Info("sandbox died meanwhile", "sandbox", sb.id, "reason", reason)
+		if err := s.end(sb.id, alive); err != nil {
+			return err
+		}
+		if r.BootID != s.bootID {
+			r.Boot, r.Gofer = process{}, process{}
+		}
+		_, err := s.stopped(sb, r, reason)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	l := &live{boot: r.Boot, pidfd: pidfd, dead: make(chan struct{})}
+	cont, err := container.Load(s.path("gvisor"), container.FullID{SandboxID: sb.id, ContainerID: sb.id}, container.LoadOpts{Exact: true, SkipCheck: true})
+	if err == nil && cont.Sandbox != nil && cont.SandboxPid() == r.Boot.PID {
+		l.cont = cont
+	} else {
+		// gVisor's state is not written atomically. The sandbox works without it, and can still be ended and deleted.
+		s.log.Warn("gvisor's state cannot be read", "sandbox", sb.id, "error", err)
+	}
+	sb.setLive(l)
+	s.watchDeath(sb, l)
+	return nil
+}
+
+// end kills the processes of one sandbox that the scan found.
+func (s *Supervisor) end(id string, alive []found) error {
+	var failed error
+	for _, p := range alive {
+		if p.id == id {
+			failed = errors.Join(failed, p.kill(killPatience))
+		}
+	}
+	return failed
+}
+
+// sweep removes what belongs to no sandbox in the table.
+func (s *Supervisor) sweep(alive []found) error {
+	slots := map[string]int{}
+	for id, sb := range s.sandboxes {
+		if sb.live != nil {
+			slots[id] = sb.rec.Slot
+		}
+	}
+	var failed error
+	for _, p := range alive {
+		if _, ok := slots[p.id]; !ok {
+			failed = errors.Join(failed, p.kill(killPatience))
+		}
+	}
+	failed = errors.Join(failed, s.nets.Reclaim(slots))
+	mounts, err := os.ReadDir(s.path("mounts"))
+	failed = errors.Join(failed, err)
+	for _, m := range mounts {
+		if _, ok := slots[m.Name()]; !ok {
+			failed = errors.Join(failed, s.unmountDisk(m.Name()))
+		}
+	}
+	groups, err := s.groups.List()
+	failed = errors.Join(failed, err)
+	for _, id := range groups {
+		if _, ok := slots[id]; !ok {
+			failed = errors.Join(failed, s.clear(id, -1))
+		}
+	}
+	disks, err := s.disks.List()
+	failed = errors.Join(failed, err)
+	for _, id := range disks {
+		if _, ok := s.sandboxes[id]; !ok {
+			failed = errors.Join(failed, s.disks.Remove(id))
+		}
+	}
+	return errors.Join(failed, s.sweepStates(slots))
+}
+
+// sweepStates removes the files of gVisor that no running sandbox has.
+func (s *Supervisor) sweepStates(slots map[string]int) error {
+	ids, err := container.List(s.path("gvisor"))
+	if err != nil {
+		return fmt.Errorf("list gvisor's states: %w", err)
+	}
+	var failed error
+	for _, id := range ids {
+		if _, ok := slots[id.SandboxID]; !ok {
+			failed = errors.Join(failed, s.clear(id.SandboxID, -1))
+		}
+	}
+	return failed
+}

@@ -1,0 +1,128 @@
+// Command guest is pid 1 of the sandboxes that the driver's tests make: a part of the guest's protocol and calls that end or burden a sandbox.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	token := os.Getenv("BERTH_GUEST_TOKEN")
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	go func() {
+		<-term
+		_ = os.WriteFile("/terminated", []byte("yes"), 0o644)
+		os.Exit(0)
+	}()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, _ *http.Request) {
+		json.NewEncoder(w).Encode(map[string]any{"protocol": 1, "minProtocol": 1, "build": "test", "features": []string{"files"}, "bootId": strconv.FormatInt(time.Now().UnixNano(), 10)})
+	})
+	mux.HandleFunc("POST /files/write", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Path string
+			Data []byte
+		}
+		err := json.NewDecoder(r.Body).Decode(&in)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(in.Path), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(in.Path, in.Data, 0o644)
+		}
+		reply(w, map[string]any{"made": true}, err)
+	})
+	mux.HandleFunc("POST /files/read", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Path string }
+		err := json.NewDecoder(r.Body).Decode(&in)
+		var b []byte
+		if err == nil {
+			b, err = os.ReadFile(in.Path)
+		}
+		reply(w, map[string]any{"data": b, "eof": true, "next": len(b)}, err)
+	})
+	mux.HandleFunc("POST /test/exit", func(w http.ResponseWriter, r *http.Request) {
+		code, _ := strconv.Atoi(r.URL.Query().Get("code"))
+		os.Exit(code)
+	})
+	// Takes memory until something ends it.
+	mux.HandleFunc("POST /test/hog", func(w http.ResponseWriter, r *http.Request) {
+		var keep [][]byte
+		for {
+			keep = append(keep, bytes.Repeat([]byte{1}, 16<<20))
+		}
+	})
+	mux.HandleFunc("POST /test/dial", func(w http.ResponseWriter, r *http.Request) {
+		c, err := net.DialTimeout("tcp", r.URL.Query().Get("to"), 1500*time.Millisecond)
+		if err == nil {
+			c.Close()
+		}
+		reply(w, map[string]any{"ok": true}, err)
+	})
+	mux.HandleFunc("POST /test/symlink", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		reply(w, map[string]any{}, errorsOf(os.RemoveAll(q.Get("at")), os.Symlink(q.Get("to"), q.Get("at"))))
+	})
+	mux.HandleFunc("GET /test/facts", func(w http.ResponseWriter, r *http.Request) {
+		host, _ := os.Hostname()
+		exe, _ := os.ReadFile("/proc/meminfo")
+		total := ""
+		for line := range strings.Lines(string(exe)) {
+			if strings.HasPrefix(line, "MemTotal:") {
+				total = strings.Fields(line)[1]
+			}
+		}
+		stat, _ := os.ReadFile("/proc/cpuinfo")
+		var addrs []string
+		as, _ := net.InterfaceAddrs()
+		for _, a := range as {
+			addrs = append(addrs, a.String())
+		}
+		mounts, _ := os.ReadFile("/proc/self/mountinfo")
+		reply(w, map[string]any{
+			"pid": os.Getpid(), "hostname": host, "memTotalKiB": total, "cpus": strings.Count(string(stat), "processor\t"), "addresses": addrs, "mounts": string(mounts),
+		}, nil)
+	})
+	mux.HandleFunc("POST /test/echo", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) })
+	var mu sync.Mutex
+	fmt.Fprintln(os.Stderr, http.ListenAndServe(os.Getenv("BERTH_GUEST_ADDR"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		ok := r.Header.Get("Berth-Token") == token
+		mu.Unlock()
+		if !ok {
+			http.Error(w, `{"code":"unauthorized","message":"token"}`, http.StatusUnauthorized)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})))
+}
+
+func errorsOf(errs ...error) error {
+	for _, e := range errs {
+		if e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+func reply(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		v = map[string]string{"code": "test", "message": err.Error()}
+	}
+	json.NewEncoder(w).Encode(v)
+}

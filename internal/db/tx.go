@@ -20,7 +20,9 @@ const maxAttempts = 10
 
 // Tx runs fn in a write transaction and commits it: what it wrote survives a loss of power. fn is run again from the start when the transaction lost
 // against another one, so it changes nothing but the database. It must not open a second transaction. Errors of fn come back as they are.
-func (d *DB) Tx(ctx context.Context, fn func(tx *sql.Tx) error) error { return d.repeat(ctx, fn, false) }
+func (d *DB) Tx(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	return d.repeat(ctx, fn, false)
+}
 
 // TxRelaxed is Tx for what may be lost with the machine's power, but not when a server of ours is killed: it doesn't wait for the disk. What a later Tx
 // commits makes it durable too.

@@ -44,7 +44,7 @@ func (s *lazyServer) create(name string) (address string, drop func() error, err
 	if s.err != nil {
 		return "", nil, s.err
 	}
-	if err := s.exec(`CREATE DATABASE ` + name + ` STRATEGY file_copy`); err != nil {
+	if err := s.exec(`CREATE DATABASE ` + name + ``); err != nil {
 		return "", nil, err
 	}
 	return s.url(name), func() error { return s.exec(`DROP DATABASE ` + name + ` WITH (FORCE)`) }, nil

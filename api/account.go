@@ -100,6 +100,12 @@ type CreateKeyOut struct {
 	Secret string `json:"secret,omitempty" doc:"The key itself: shown this once, absent from a replay."`
 }
 
+// Redacted implements op.Redactor: no secret is kept.
+func (o CreateKeyOut) Redacted() any {
+	o.Secret = ""
+	return o
+}
+
 // ListKeysIn is the input of keys.list.
 type ListKeysIn struct {
 	op.PageIn

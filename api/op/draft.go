@@ -17,7 +17,7 @@ type Draft struct {
 	Resource Resource
 	Cost     map[string]int64 // by limit, such as "sandboxes.running": what the call would take
 	Process  string           // the id of a process that the call will start, kept for a replay
-	Once     string           // set by the path of a call: an id of this one effect, the same at every repetition with the same key
+	Once     string           // set by the path of a call after Draft: an id of this one effect, the same at every repetition with the same key
 	Data     any              // the service's own, between its steps
 }
 
@@ -31,6 +31,12 @@ type Resource struct {
 	Version     int64  // its generation when the draft was made
 	CreatedBy   CreatedBy
 	Labels      map[string]string
+}
+
+// Decision is what authorization says of a draft.
+type Decision struct {
+	Allowed bool
+	Message string // of a refusal, for the caller
 }
 
 // CreatedBy says who made a resource and through what.
@@ -88,6 +94,10 @@ type (
 		SetWrite(key string, replayed bool)
 	}
 )
+
+// Redactor is implemented by an output with parts that are shown once, such as a new key's secret: Redacted gives a copy without them, of the same
+// type. It is what is kept for replays.
+type Redactor interface{ Redacted() any }
 
 // RetryKey implements Keyed.
 func (w WriteIn) RetryKey() string { return w.IdempotencyKey }

@@ -99,6 +99,7 @@ type Operation struct {
 	Info
 
 	decode func(raw []byte) (any, error)
+	result func(raw []byte) (any, error)
 	draft  func(ctx context.Context, in any) (*Draft, error)
 	intent func(ctx context.Context, tx Tx, in any, d *Draft) error
 	act    func(ctx context.Context, in any, d *Draft) (any, error)
@@ -106,6 +107,9 @@ type Operation struct {
 
 // Decode checks raw JSON against the input schema and gives the typed input. The first problem is an errs.InvalidInput with its JSON path.
 func (o *Operation) Decode(raw []byte) (any, error) { return o.decode(raw) }
+
+// Result reads an output that Encode wrote and gives it typed, a pointer as Act gives it.
+func (o *Operation) Result(raw []byte) (any, error) { return o.result(raw) }
 
 // Draft makes the canonical request.
 func (o *Operation) Draft(ctx context.Context, in any) (*Draft, error) { return o.draft(ctx, in) }
@@ -161,7 +165,14 @@ func Handle[In, Out any](r *Registry, def Def[In, Out], h Handler[In, Out]) {
 	o := &Operation{
 		Info:   info,
 		decode: func(raw []byte) (any, error) { return decodeInto[In](info.In, raw) },
-		draft:  func(ctx context.Context, in any) (*Draft, error) { return h.Draft(ctx, in.(*In)) },
+		result: func(raw []byte) (any, error) {
+			out := new(Out)
+			if err := json.Unmarshal(raw, out); err != nil {
+				return nil, fmt.Errorf("read output of %s: %w", info.Name, err)
+			}
+			return out, nil
+		},
+		draft: func(ctx context.Context, in any) (*Draft, error) { return h.Draft(ctx, in.(*In)) },
 		act: func(ctx context.Context, in any, d *Draft) (any, error) {
 			out, err := h.Act(ctx, in.(*In), d)
 			if err != nil {

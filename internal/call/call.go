@@ -29,10 +29,7 @@ type Result struct {
 }
 
 // Decision is what authorization says.
-type Decision struct {
-	Allowed bool
-	Message string // of a refusal, for the caller
-}
+type Decision = op.Decision
 
 // Authorizer decides. Key scopes fill it now, Cedar later.
 type Authorizer interface {

@@ -1,0 +1,132 @@
+package process
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/db"
+)
+
+// record is a process in the database. kept says that its streams are in blobs, which begin at the given offsets.
+type record struct {
+	info               api.Process
+	stdoutAt, stderrAt int64
+	kept               bool
+}
+
+// remember writes a process's row; one that is there stays.
+func (s *Service) remember(ctx context.Context, q op.Tx, orgID string, p api.Process) error {
+	info, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode process: %w", err)
+	}
+	_, err = q.ExecContext(ctx, `INSERT INTO processes (id, org_id, sandbox_id, state, info, started_at) VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (id) DO NOTHING`, p.ID, orgID, p.SandboxID, p.State, string(info), db.Micros(p.StartedAt))
+	if err != nil {
+		return fmt.Errorf("insert process: %w", err)
+	}
+	return nil
+}
+
+func (s *Service) forgetOne(ctx context.Context, id string) error {
+	_, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE id = $1 AND kept = 0`, id)
+	return err
+}
+
+const recordColumns = `state, info, stdout_at, stderr_at, kept`
+
+func scanRecord(row interface{ Scan(...any) error }) (record, error) {
+	var r record
+	var state, info string
+	if err := row.Scan(&state, &info, &r.stdoutAt, &r.stderrAt, &r.kept); err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal([]byte(info), &r.info); err != nil {
+		return r, fmt.Errorf("read process: %w", err)
+	}
+	r.info.State = state
+	return r, nil
+}
+
+func (s *Service) stored(ctx context.Context, sandboxID, processID string) (record, error) {
+	r, err := scanRecord(s.DB.QueryRowContext(ctx, `SELECT `+recordColumns+` FROM processes WHERE id = $1 AND sandbox_id = $2`, processID, sandboxID))
+	if errors.Is(err, sql.ErrNoRows) {
+		return r, errNoProcess(processID)
+	}
+	if err != nil {
+		return r, fmt.Errorf("read process: %w", err)
+	}
+	return r, nil
+}
+
+func (s *Service) storedAll(ctx context.Context, sandboxID string) ([]record, error) {
+	rows, err := s.DB.QueryContext(ctx, `SELECT `+recordColumns+` FROM processes WHERE sandbox_id = $1 ORDER BY started_at DESC, id DESC LIMIT 2000`, sandboxID)
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	defer rows.Close()
+	var all []record
+	for rows.Next() {
+		r, err := scanRecord(rows)
+		if err != nil {
+			return nil, fmt.Errorf("list processes: %w", err)
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// storedOutput reads a stream that was kept when its sandbox stopped.
+func (s *Service) storedOutput(ctx context.Context, in *api.ProcessOutputIn, stream string, limit int, live bool) (*api.ProcessOutputOut, error) {
+	r, err := s.stored(ctx, in.SandboxID, in.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	p := asLost(r.info, live)
+	if !r.kept {
+		return &api.ProcessOutputOut{Encoding: "utf-8", Offset: in.Offset, NextOffset: in.Offset, EarliestOffset: in.Offset, EOF: p.State != "running", Process: p}, nil
+	}
+	body, err := s.Blobs.Get(ctx, blobKey(in.SandboxID, in.ProcessID, stream))
+	if err != nil {
+		return nil, fmt.Errorf("read kept output: %w", err)
+	}
+	defer body.Close()
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return nil, fmt.Errorf("read kept output: %w", err)
+	}
+	earliest := r.stdoutAt
+	if stream == "stderr" {
+		earliest = r.stderrAt
+	}
+	end := earliest + int64(len(data))
+	from := min(max(in.Offset, earliest), end)
+	to := min(from+int64(limit), end)
+	return outputOut(p, data[from-earliest:to-earliest], from, to, earliest, to == end), nil
+}
+
+func blobKey(sandboxID, processID, stream string) string {
+	return "processes/" + sandboxID + "/" + processID + "/" + stream
+}
+
+// Lost implements sandbox.Keeper: what is said to run ended with its sandbox.
+func (s *Service) Lost(ctx context.Context, sandboxID string) error {
+	if _, err := s.DB.ExecContext(ctx, `UPDATE processes SET state = 'lost' WHERE sandbox_id = $1 AND state = 'running'`, sandboxID); err != nil {
+		return fmt.Errorf("mark lost processes: %w", err)
+	}
+	return nil
+}
+
+// Forget implements sandbox.Keeper.
+func (s *Service) Forget(ctx context.Context, sandboxID string) error {
+	if _, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE sandbox_id = $1`, sandboxID); err != nil {
+		return fmt.Errorf("forget processes: %w", err)
+	}
+	return s.Blobs.DeletePrefix(ctx, "processes/"+sandboxID+"/")
+}

@@ -1,0 +1,231 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/id"
+)
+
+// sizes are the ready-made resources.
+var sizes = map[string]api.ResourcesIn{
+	"small": {VCPU: 0.5, MemoryMiB: 1024},
+	"large": {VCPU: 1.5, MemoryMiB: 3072},
+}
+
+func (s *Service) draftCreate(ctx context.Context, in *api.CreateSandboxIn) (*op.Draft, error) {
+	r, err := s.newRow(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return &op.Draft{Resource: r.resource(), Cost: r.usage(api.StateCreating), Data: r}, nil
+}
+
+// newRow makes the row that a create asks for, its defaults filled in.
+func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, error) {
+	c := caller.From(ctx)
+	if in.WorkspaceID != "" && in.WorkspaceID != c.WorkspaceID {
+		return nil, errs.E(errs.NotFound, "there is no workspace %s", in.WorkspaceID).Suggest("list_workspaces shows which exist.")
+	}
+	if in.GetOrCreate && in.Name == "" {
+		return nil, errs.E(errs.InvalidInput, "getOrCreate needs a name").With("path", "name")
+	}
+	now := s.Now()
+	r := &row{
+		ID: id.New(id.Sandbox), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, State: api.StateCreating, Generation: 1,
+		Template: orDefault(in.Template, "base"), Internet: in.Network == nil || orTrue(in.Network.Internet),
+		Env: in.Env, Metadata: in.Metadata, OnExpiry: orDefault(in.OnExpiry, "stop"), AutoWake: orTrue(in.AutoWake), WakeOnTimers: orTrue(in.WakeOnTimers),
+		GuestToken: newToken(), CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,
+		CreatedAt: db.Micros(now), StateAt: db.Micros(now), ActiveAt: db.Micros(now), TTLSeconds: int64(in.TTLSeconds),
+	}
+	if r.TTLSeconds == 0 {
+		r.TTLSeconds = int64(s.Defaults.TTLSeconds)
+	}
+	r.ExpiresAt = r.CreatedAt + r.TTLSeconds*int64(time.Second/time.Microsecond)
+	if err := checkEnv(in.Env); err != nil {
+		return nil, err
+	}
+	if err := checkMetadata(in.Metadata); err != nil {
+		return nil, err
+	}
+	if err := s.setIdling(r, in); err != nil {
+		return nil, err
+	}
+	if err := s.setResources(r, in); err != nil {
+		return nil, err
+	}
+	image, err := s.Images.Image(ctx, r.Template)
+	if err != nil {
+		return nil, err
+	}
+	r.Image = image
+	return r, nil
+}
+
+func (s *Service) setIdling(r *row, in *api.CreateSandboxIn) error {
+	pauses := s.Driver.Capabilities().Memory
+	if !pauses && (in.OnIdle == "pause" || in.OnExpiry == "pause") {
+		return unsupported("pausing with memory")
+	}
+	r.OnIdle = in.OnIdle
+	if r.OnIdle == "" {
+		r.OnIdle = "stop"
+		if pauses {
+			r.OnIdle = "pause"
+		}
+	}
+	r.IdleSeconds = int64(s.Defaults.IdleSeconds)
+	if in.IdlePauseSeconds != nil {
+		r.IdleSeconds = int64(*in.IdlePauseSeconds)
+	}
+	return checkIdle(r.IdleSeconds)
+}
+
+func checkIdle(seconds int64) error {
+	if seconds != 0 && seconds < 60 {
+		return errs.E(errs.InvalidInput, "idlePauseSeconds must be 0 or from 60 to 86400").With("path", "idlePauseSeconds")
+	}
+	return nil
+}
+
+func (s *Service) setResources(r *row, in *api.CreateSandboxIn) error {
+	if in.Size != "" && in.Resources != nil {
+		return errs.E(errs.InvalidInput, "size and resources exclude each other").Suggest("Give one of them.").With("path", "size")
+	}
+	want := api.ResourcesIn{}
+	if in.Resources != nil {
+		want = *in.Resources
+	}
+	if in.Size != "" {
+		want = sizes[in.Size]
+	}
+	d := s.Defaults.Resources
+	r.VCPUMilli, r.MemoryMiB, r.DiskGiB = int64(d.VCPU*1000), d.MemoryMiB, d.DiskGiB
+	if want.VCPU > 0 {
+		r.VCPUMilli = int64(want.VCPU * 1000)
+	}
+	if want.MemoryMiB > 0 {
+		r.MemoryMiB = want.MemoryMiB
+	}
+	if want.DiskGiB > 0 {
+		r.DiskGiB = want.DiskGiB
+	}
+	if r.DiskGiB < s.MinDiskGiB || r.DiskGiB > s.MaxDiskGiB {
+		return errs.E(errs.LimitExceeded, "diskGiB must be from %d to %d here", s.MinDiskGiB, s.MaxDiskGiB).Because("disk_size").
+			Suggest("Ask for a disk within these limits.").With("path", "resources.diskGiB").With("min", s.MinDiskGiB).With("max", s.MaxDiskGiB)
+	}
+	return nil
+}
+
+func (s *Service) intentCreate(ctx context.Context, tx op.Tx, in *api.CreateSandboxIn, d *op.Draft) error {
+	fresh := *d.Data.(*row) // a transaction may run again
+	r := &fresh
+	if r.Name != "" {
+		there, err := s.store.named(ctx, tx, r.WorkspaceID, r.Name)
+		if err != nil {
+			return err
+		}
+		if there != nil && in.GetOrCreate {
+			d.Resource = there.resource()
+			return nil
+		}
+		if there != nil {
+			return errNameTaken(r.Name)
+		}
+	}
+	if err := s.Quota.Take(ctx, tx, r.OrgID, r.usageDelta("", api.StateCreating)); err != nil {
+		return err
+	}
+	if err := s.store.insert(ctx, tx, r); err != nil {
+		if db.IsUnique(err) {
+			return errNameTaken(r.Name)
+		}
+		return err
+	}
+	return s.Events.Append(ctx, tx, r.OrgID, r.WorkspaceID, "sandbox."+api.StateCreating, r.ID, map[string]any{"to": api.StateCreating, "generation": r.Generation})
+}
+
+func errNameTaken(name string) error {
+	return errs.E(errs.AlreadyExists, "a sandbox named %s exists", name).
+		Suggest("Choose another name, or pass getOrCreate: true to get the one that exists.").With("path", "name")
+}
+
+func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.Draft) (*api.SandboxOut, error) {
+	s.nudge(d.Resource.ID)
+	if in.GetOrCreate {
+		// The one that had the name already may be stopped.
+		_, _, err := s.reach(ctx, d.Resource.ID, verbUse)
+		if err != nil && !errs.Is(err, errs.Busy) {
+			return nil, err
+		}
+	}
+	r, err := s.settle(ctx, d.Resource.ID, remaining(ctx, time.Duration(in.Wait())*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	if r.State == api.StateFailed {
+		return nil, errs.E(errs.Upstream, "the sandbox did not boot: %s", r.Error).Because("boot_failed").
+			Suggest("Read the sandbox for details; create another with a new idempotencyKey.").With("sandboxId", r.ID)
+	}
+	return s.out(r), nil
+}
+
+// out is the result of a write that leaves a sandbox.
+func (s *Service) out(r *row) *api.SandboxOut {
+	sb := s.show(r)
+	return &api.SandboxOut{Status: "done", Ready: sb.Ready, Sandbox: &sb}
+}
+
+// maxText bounds what environments and labels hold together.
+const maxText = 64 << 10
+
+func checkEnv(env map[string]string) error {
+	total := 0
+	for k, v := range env {
+		total += len(k) + len(v)
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return errs.E(errs.InvalidInput, "env has a name or value that no process can take").With("path", "env")
+		}
+	}
+	if total > maxText {
+		return errs.E(errs.InvalidInput, "env must hold at most %d bytes", maxText).With("path", "env")
+	}
+	return nil
+}
+
+func checkMetadata(m map[string]string) error {
+	total := 0
+	for k, v := range m {
+		total += len(k) + len(v)
+		if k == "" || len(k) > 128 || len(v) > 1024 || strings.ContainsRune(k+v, 0) {
+			return errs.E(errs.InvalidInput, "a label has a name of 1 to 128 and a value of at most 1024 bytes, without NUL").With("path", "metadata")
+		}
+	}
+	if total > maxText {
+		return errs.E(errs.InvalidInput, "metadata must hold at most %d bytes", maxText).With("path", "metadata")
+	}
+	return nil
+}
+
+func newToken() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b)
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func orDefault(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
+}
+
+func orTrue(b *bool) bool { return b == nil || *b }

@@ -1,0 +1,144 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
+)
+
+// guestPool holds one client a booted sandbox, so that its connections are kept.
+type guestPool struct {
+	mu      sync.Mutex
+	clients map[string]*guestEntry
+}
+
+type guestEntry struct {
+	boot   int64
+	client *guest.Client
+}
+
+// guest gives the client of a sandbox's boot. A client of an earlier boot is let go.
+func (s *Service) guest(id string, boot int64, token string) *guest.Client {
+	p := &s.guests
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.clients[id]
+	if e != nil && e.boot == boot {
+		return e.client
+	}
+	if e != nil {
+		e.client.Close()
+	}
+	e = &guestEntry{boot: boot, client: guest.NewClient(
+		func(ctx context.Context) (net.Conn, error) { return s.Driver.Dial(ctx, id, guest.Port) },
+		func() string { return token },
+	)}
+	p.clients[id] = e
+	return e.client
+}
+
+func (s *Service) dropGuest(id string) {
+	p := &s.guests
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.clients[id]; e != nil {
+		e.client.Close()
+		delete(p.clients, id)
+	}
+	s.mu.Lock()
+	delete(s.readings, id)
+	s.mu.Unlock()
+}
+
+func (s *Service) dropGuests() {
+	p := &s.guests
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, e := range p.clients {
+		e.client.Close()
+		delete(p.clients, id)
+	}
+}
+
+// How it was woken, as results say it.
+const wokeByBoot = "boot"
+
+// useWait is how long a call waits for a boot before it answers BUSY.
+const useWait = 25 * time.Second
+
+// Awake gives the guest of a sandbox that commands and files use. It waits for a boot under way, and boots a stopped sandbox where that is allowed; woke then
+// says how. Whoever may not wake it gets errs.InvalidState with reason asleep.
+func (s *Service) Awake(ctx context.Context, id string) (g *guest.Client, woke string, err error) {
+	return s.reach(ctx, id, verbUse)
+}
+
+// Running gives the guest of a running sandbox for what belongs to its processes: input and signals.
+func (s *Service) Running(ctx context.Context, id string) (*guest.Client, error) {
+	g, _, err := s.reach(ctx, id, verbPoke)
+	return g, err
+}
+
+// Live gives the guest of a sandbox where it runs, else nil: what is stored must do.
+func (s *Service) Live(ctx context.Context, id string) (*guest.Client, error) {
+	r, err := s.find(ctx, s.DB, id)
+	if err != nil || r.State != api.StateRunning {
+		return nil, err
+	}
+	return s.guest(r.ID, r.BootGeneration, r.GuestToken), nil
+}
+
+func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, string, error) {
+	woke := ""
+	until := time.Now().Add(remaining(ctx, useWait))
+	for {
+		r, err := s.find(ctx, s.DB, id)
+		if err != nil {
+			return nil, woke, err
+		}
+		switch decide(v, r.State) {
+		case do:
+			return s.guest(r.ID, r.BootGeneration, r.GuestToken), woke, nil
+		case wait, onward:
+			s.nudge(id)
+			left := time.Until(until)
+			if left <= 0 {
+				return nil, woke, errBusy(r)
+			}
+			after, err := s.settle(ctx, id, left)
+			if err != nil {
+				return nil, woke, err
+			}
+			if moving(after.State) {
+				return nil, woke, errBusy(after)
+			}
+			if woke != "" && after.State == api.StateStopped {
+				return nil, "", errs.E(errs.Upstream, "the sandbox did not start: %s", after.Error).Because(after.StopReason).
+					Suggest("Read the sandbox; start it again, or create another.")
+			}
+		case boot:
+			if woke != "" {
+				return nil, "", errInvalidState(r, v)
+			}
+			if c := caller.From(ctx); !r.AutoWake || c.ReadOnly || !s.MayWake(c) {
+				return nil, "", errAsleep(r)
+			}
+			err := s.move(ctx, r, api.StateStarting)
+			if err != nil && !errors.Is(err, errLostRace) {
+				return nil, "", err
+			}
+			woke = wokeByBoot
+			s.nudge(id)
+		case busy:
+			return nil, woke, errBusy(r)
+		default:
+			return nil, woke, errInvalidState(r, v)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package sandbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func (s *Service) intentStart(ctx context.Context, tx op.Tx, in *api.SandboxWaitIn, _ *op.Draft) error {
+	r, err := s.find(ctx, tx, in.SandboxID)
+	if err != nil {
+		return err
+	}
+	switch decide(verbStart, r.State) {
+	case boot:
+		return s.moveTx(ctx, tx, r, api.StateStarting)
+	case nothing, join, onward:
+		return nil
+	case busy:
+		return errBusy(r)
+	default:
+		return errInvalidState(r, verbStart)
+	}
+}
+
+func (s *Service) actStart(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.SandboxOut, error) {
+	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
+	for tries := 0; ; tries++ {
+		s.nudge(in.SandboxID)
+		r, err := s.settle(ctx, in.SandboxID, time.Until(until))
+		if err != nil {
+			return nil, err
+		}
+		if r.State == api.StateStopped && r.StopReason == "boot_failed" {
+			return nil, errs.E(errs.Upstream, "the sandbox did not boot: %s", r.Error).Because("boot_failed").
+				Suggest("Start it again with a new idempotencyKey, or create another.").With("sandboxId", r.ID)
+		}
+		if r.State != api.StateStopped || tries > 0 {
+			return s.out(r), nil
+		}
+		// It was stopping when start was asked for: now it can be started.
+		if err := s.move(ctx, r, api.StateStarting); err != nil && !errs.Is(err, errs.Busy) {
+			return nil, err
+		}
+	}
+}
+
+func (s *Service) intentStop(ctx context.Context, tx op.Tx, in *api.SandboxWaitIn, _ *op.Draft) error {
+	r, err := s.find(ctx, tx, in.SandboxID)
+	if err != nil {
+		return err
+	}
+	switch decide(verbStop, r.State) {
+	case do:
+		r.StopReason = "requested"
+		return s.moveTx(ctx, tx, r, api.StateStopping)
+	case nothing, join:
+		return nil
+	case busy:
+		return errBusy(r)
+	default:
+		return errInvalidState(r, verbStop)
+	}
+}
+
+func (s *Service) actStop(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.SandboxOut, error) {
+	s.nudge(in.SandboxID)
+	r, err := s.settle(ctx, in.SandboxID, remaining(ctx, time.Duration(in.Wait())*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	return s.out(r), nil
+}
+
+func (s *Service) draftDelete(ctx context.Context, in *api.SandboxWaitIn) (*op.Draft, error) {
+	r, err := s.findDeleted(ctx, s.DB, in.SandboxID)
+	if err != nil {
+		return nil, err
+	}
+	return &op.Draft{Resource: r.resource()}, nil
+}
+
+func (s *Service) intentDelete(ctx context.Context, tx op.Tx, in *api.SandboxWaitIn, _ *op.Draft) error {
+	r, err := s.findDeleted(ctx, tx, in.SandboxID)
+	if err != nil {
+		return err
+	}
+	if r.State == api.StateDeleted || decide(verbDelete, r.State) == join {
+		return nil
+	}
+	return s.moveTx(ctx, tx, r, api.StateDeleting)
+}
+
+func (s *Service) actDelete(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.DeleteSandboxOut, error) {
+	s.interrupt(in.SandboxID)
+	r, err := s.settle(ctx, in.SandboxID, remaining(ctx, time.Duration(in.Wait())*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	return &api.DeleteSandboxOut{SandboxID: r.ID, Deleted: r.State == api.StateDeleted}, nil
+}

@@ -1,0 +1,261 @@
+package sandbox
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
+)
+
+// Register binds the operations on sandboxes.
+func (s *Service) Register(r *op.Registry) {
+	op.Handle(r, api.CreateSandbox, op.Handler[api.CreateSandboxIn, api.SandboxOut]{Draft: s.draftCreate, Intent: s.intentCreate, Act: s.actCreate})
+	op.Handle(r, api.ListSandboxes, op.Handler[api.ListSandboxesIn, api.ListSandboxesOut]{Draft: collection[api.ListSandboxesIn], Act: s.actList})
+	op.Handle(r, api.GetSandbox, op.Handler[api.SandboxIn, api.GetSandboxOut]{
+		Draft: func(ctx context.Context, in *api.SandboxIn) (*op.Draft, error) { return s.draft(ctx, in.SandboxID) }, Act: s.actGet,
+	})
+	op.Handle(r, api.UpdateSandbox, op.Handler[api.UpdateSandboxIn, api.SandboxOut]{
+		Draft:  func(ctx context.Context, in *api.UpdateSandboxIn) (*op.Draft, error) { return s.draftUpdate(ctx, in) },
+		Intent: s.intentUpdate, Act: s.actUpdate,
+	})
+	op.Handle(r, api.SetSandboxTimeout, op.Handler[api.SetTimeoutIn, api.SandboxOut]{
+		Draft:  func(ctx context.Context, in *api.SetTimeoutIn) (*op.Draft, error) { return s.draft(ctx, in.SandboxID) },
+		Intent: s.intentTimeout,
+		Act: func(ctx context.Context, in *api.SetTimeoutIn, _ *op.Draft) (*api.SandboxOut, error) {
+			return s.actShow(ctx, in.SandboxID)
+		},
+	})
+	op.Handle(r, api.ExtendSandbox, op.Handler[api.ExtendIn, api.SandboxOut]{
+		Draft:  s.draftExtend,
+		Intent: s.intentExtend,
+		Act: func(ctx context.Context, in *api.ExtendIn, _ *op.Draft) (*api.SandboxOut, error) {
+			return s.actShow(ctx, in.SandboxID)
+		},
+	})
+	op.Handle(r, api.StartSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentStart, Act: s.actStart})
+	op.Handle(r, api.StopSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentStop, Act: s.actStop})
+	op.Handle(r, api.DeleteSandbox, op.Handler[api.SandboxWaitIn, api.DeleteSandboxOut]{
+		Draft: s.draftDelete, Intent: s.intentDelete, Act: s.actDelete,
+	})
+}
+
+// collection is the draft of a call on all sandboxes of the caller's organization.
+func collection[In any](ctx context.Context, _ *In) (*op.Draft, error) {
+	c := caller.From(ctx)
+	return &op.Draft{Resource: op.Resource{Kind: "sandbox", OrgID: c.OrgID, WorkspaceID: c.WorkspaceID}}, nil
+}
+
+func (s *Service) draft(ctx context.Context, id string) (*op.Draft, error) {
+	r, err := s.find(ctx, s.DB, id)
+	if err != nil {
+		return nil, err
+	}
+	return &op.Draft{Resource: r.resource()}, nil
+}
+
+func (s *Service) draftWait(ctx context.Context, in *api.SandboxWaitIn) (*op.Draft, error) {
+	return s.draft(ctx, in.SandboxID)
+}
+
+func (s *Service) actShow(ctx context.Context, id string) (*api.SandboxOut, error) {
+	r, err := s.find(ctx, s.DB, id)
+	if err != nil {
+		return nil, err
+	}
+	return s.out(r), nil
+}
+
+func (s *Service) actGet(ctx context.Context, in *api.SandboxIn, _ *op.Draft) (*api.GetSandboxOut, error) {
+	r, err := s.find(ctx, s.DB, in.SandboxID)
+	if err != nil {
+		return nil, err
+	}
+	sb := s.show(r)
+	sb.Usage = s.reading(ctx, r)
+	return &api.GetSandboxOut{Sandbox: sb}, nil
+}
+
+func (s *Service) actList(ctx context.Context, in *api.ListSandboxesIn, _ *op.Draft) (*api.ListSandboxesOut, error) {
+	c := caller.From(ctx)
+	limit := in.Limit
+	if limit == 0 {
+		limit = 20
+	}
+	bound := *in
+	bound.Cursor, bound.Limit = "", 0
+	after, err := op.DecodeCursor(in.Cursor, bound, 2)
+	if err != nil {
+		return nil, err
+	}
+	f := filter{
+		OrgID: c.OrgID, States: in.State, Template: in.Template, Name: in.Name, Metadata: in.Metadata, Oldest: in.Order == "oldest", Limit: limit + 1,
+	}
+	if in.Scope != "all" {
+		f.PrincipalID = c.PrincipalID
+	}
+	if in.StartedAfter != nil {
+		f.StartedAfter = db.Micros(*in.StartedAfter)
+	}
+	if after != nil {
+		if f.AfterTime, err = strconv.ParseInt(after[0], 10, 64); err != nil {
+			return nil, errs.E(errs.InvalidCursor, "the cursor is not valid for this call").Suggest("Call again without a cursor.")
+		}
+		f.AfterID = after[1]
+	}
+	rows, err := s.store.list(ctx, s.DB, f)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.ListSandboxesOut{}
+	if len(rows) > limit {
+		rows = rows[:limit]
+		last := rows[limit-1]
+		out.NextCursor = op.EncodeCursor(bound, strconv.FormatInt(last.CreatedAt, 10), last.ID)
+	}
+	for _, r := range rows {
+		sb := s.show(r)
+		sb.Usage = s.reading(ctx, r)
+		out.Items = append(out.Items, sb)
+	}
+	out.TotalRunning, err = s.store.countRunning(ctx, s.DB, c.OrgID, f.PrincipalID)
+	return out, err
+}
+
+func (s *Service) draftUpdate(ctx context.Context, in *api.UpdateSandboxIn) (*op.Draft, error) {
+	if err := checkEnv(in.Env); err != nil {
+		return nil, err
+	}
+	if err := checkMetadata(in.Metadata); err != nil {
+		return nil, err
+	}
+	if in.IdlePauseSeconds != nil {
+		if err := checkIdle(int64(*in.IdlePauseSeconds)); err != nil {
+			return nil, err
+		}
+	}
+	return s.draft(ctx, in.SandboxID)
+}
+
+// change reads a sandbox in a transaction, has it changed where the state allows, and writes it.
+func (s *Service) change(ctx context.Context, tx op.Tx, id string, change func(r *row) error) error {
+	r, err := s.find(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	if decide(verbUpdate, r.State) != do {
+		return errInvalidState(r, verbUpdate)
+	}
+	if err := change(r); err != nil {
+		return err
+	}
+	return s.store.save(ctx, tx, r)
+}
+
+func (s *Service) intentUpdate(ctx context.Context, tx op.Tx, in *api.UpdateSandboxIn, _ *op.Draft) error {
+	err := s.change(ctx, tx, in.SandboxID, func(r *row) error {
+		set(&r.Name, in.Name)
+		set(&r.AutoWake, in.AutoWake)
+		set(&r.WakeOnTimers, in.WakeOnTimers)
+		set(&r.Persist, in.Persist)
+		if in.Metadata != nil {
+			r.Metadata = in.Metadata
+		}
+		if in.Env != nil {
+			r.Env = in.Env
+		}
+		if in.IdlePauseSeconds != nil {
+			r.IdleSeconds = int64(*in.IdlePauseSeconds)
+		}
+		if in.Name != nil && *in.Name != "" {
+			there, err := s.store.named(ctx, tx, r.WorkspaceID, *in.Name)
+			if err != nil {
+				return err
+			}
+			if there != nil && there.ID != r.ID {
+				return errNameTaken(*in.Name)
+			}
+		}
+		return nil
+	})
+	if db.IsUnique(err) {
+		return errNameTaken(*in.Name)
+	}
+	return err
+}
+
+func set[T any](into *T, v *T) {
+	if v != nil {
+		*into = *v
+	}
+}
+
+func (s *Service) actUpdate(ctx context.Context, in *api.UpdateSandboxIn, _ *op.Draft) (*api.SandboxOut, error) {
+	r, err := s.find(ctx, s.DB, in.SandboxID)
+	if err != nil {
+		return nil, err
+	}
+	if r.State == api.StateRunning && in.Env != nil {
+		if _, err := s.guest(r.ID, r.BootGeneration, r.GuestToken).Configure(ctx, guest.Configure{Env: orEmpty(r.Env)}); err != nil {
+			return nil, err
+		}
+	}
+	return s.out(r), nil
+}
+
+func (s *Service) intentTimeout(ctx context.Context, tx op.Tx, in *api.SetTimeoutIn, _ *op.Draft) error {
+	return s.change(ctx, tx, in.SandboxID, func(r *row) error {
+		r.ExpiresAt = db.Micros(s.Now().Add(time.Duration(in.TTLSeconds) * time.Second))
+		return nil
+	})
+}
+
+// maxLife is how far ahead an expiry may lie.
+const maxLife = 30 * 24 * time.Hour
+
+func (s *Service) draftExtend(ctx context.Context, in *api.ExtendIn) (*op.Draft, error) {
+	by, err := duration(in.By)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.draft(ctx, in.SandboxID)
+	if err != nil {
+		return nil, err
+	}
+	d.Data = by
+	return d, nil
+}
+
+func (s *Service) intentExtend(ctx context.Context, tx op.Tx, in *api.ExtendIn, d *op.Draft) error {
+	by := d.Data.(time.Duration)
+	return s.change(ctx, tx, in.SandboxID, func(r *row) error {
+		until := max(r.ExpiresAt, db.Micros(s.Now())) + by.Microseconds()
+		if most := db.Micros(s.Now().Add(maxLife)); until > most {
+			return errs.E(errs.LimitExceeded, "a sandbox expires at most 30 days from now").Because("ttl").
+				Suggest("Extend by less; it can be extended again later.").With("latest", db.Time(most).Format(time.RFC3339))
+		}
+		r.ExpiresAt = until
+		return nil
+	})
+}
+
+// duration reads a duration that a person types: a number and s, m, h or d.
+func duration(text string) (time.Duration, error) {
+	unit := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}
+	bad := errs.E(errs.InvalidInput, "by must be a duration such as 30m, 8h or 3d").With("path", "by")
+	if len(text) < 2 {
+		return 0, bad
+	}
+	n, err := strconv.ParseInt(text[:len(text)-1], 10, 32)
+	u := unit[text[len(text)-1]]
+	if err != nil || u == 0 || n <= 0 || n > math.MaxInt64/int64(u) {
+		return 0, bad
+	}
+	return time.Duration(n) * u, nil
+}

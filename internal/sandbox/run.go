@@ -1,0 +1,207 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// How long rows outlive what they stand for.
+const (
+	failedFor    = time.Hour
+	tombstoneFor = 24 * time.Hour
+	auditEvery   = 30 * time.Second
+)
+
+// Run carries every sandbox on until the context ends, and returns once all workers have stopped: what was interrupted goes on at the next Run.
+func (s *Service) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	s.ctx = ctx
+	s.mu.Unlock()
+	s.wg.Go(func() { s.watch(ctx) })
+	tick := time.NewTicker(s.Tick)
+	defer tick.Stop()
+	var audited time.Time
+	for ctx.Err() == nil {
+		if time.Since(audited) >= auditEvery {
+			if err := s.audit(ctx); err != nil && ctx.Err() == nil {
+				s.Logger.Warn("sandboxes not compared with the node", "error", err)
+			} else {
+				audited = time.Now()
+			}
+		}
+		if err := s.keepTime(ctx); err != nil && ctx.Err() == nil {
+			s.Logger.Warn("expiry and idling not looked at", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	s.wg.Wait()
+	s.dropGuests()
+	return ctx.Err()
+}
+
+// audit compares the rows with the node: what moves is carried on, what died is stopped, what nobody owns is removed.
+func (s *Service) audit(ctx context.Context) error {
+	// The node is listed first: a sandbox made meanwhile has a row by the time the rows are read, and its own worker.
+	statuses, err := s.Driver.List(ctx)
+	if err != nil {
+		return err
+	}
+	rows, err := s.store.living(ctx, s.DB)
+	if err != nil {
+		return err
+	}
+	owned := map[string]*row{}
+	for _, r := range rows {
+		owned[r.ID] = r
+		if moving(r.State) {
+			s.nudge(r.ID)
+		}
+	}
+	onNode := map[string]bool{}
+	for _, st := range statuses {
+		onNode[st.ID] = true
+		if owned[st.ID] == nil {
+			s.Logger.Warn("removing a sandbox that nobody owns", "sandbox", st.ID)
+			if err := s.Driver.Delete(ctx, st.ID, st.Generation); err != nil {
+				s.Logger.Warn("orphan not removed", "sandbox", st.ID, "error", err)
+			}
+			continue
+		}
+		s.report(ctx, st)
+	}
+	for _, r := range rows {
+		if r.State == api.StateRunning && !onNode[r.ID] {
+			// It may have been listed just before it was made: ask again.
+			if _, err := s.Driver.Get(ctx, r.ID); errs.Is(err, errs.NotFound) {
+				s.died(ctx, r, runtime.ReasonKilled, "its node no longer has it")
+			}
+		}
+	}
+	return nil
+}
+
+// watch takes the node's reports for as long as the context lives.
+func (s *Service) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		events, err := s.Driver.Watch(ctx)
+		if err == nil {
+			s.lost.Store(false)
+			for e := range events {
+				s.report(ctx, e.Status)
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		s.lost.Store(true)
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// report takes one report of the node. Only the death of a running sandbox in its present boot means something: all else is the workers'.
+func (s *Service) report(ctx context.Context, st runtime.Status) {
+	if st.State != runtime.Stopped {
+		return
+	}
+	r, err := s.store.get(ctx, s.DB, st.ID)
+	if err != nil || r == nil || r.State != api.StateRunning || st.Generation < r.BootGeneration {
+		return
+	}
+	reason := st.Reason
+	if reason == "" || reason == runtime.ReasonRequested {
+		reason = runtime.ReasonKilled
+	}
+	s.died(ctx, r, reason, "")
+}
+
+func (s *Service) died(ctx context.Context, r *row, reason, detail string) {
+	r.StopReason, r.Error = reason, detail
+	if err := s.move(ctx, r, api.StateStopped); err != nil {
+		if !errors.Is(err, errLostRace) && ctx.Err() == nil {
+			s.Logger.Warn("death of a sandbox not recorded", "sandbox", r.ID, "error", err)
+		}
+		return
+	}
+	s.dropGuest(r.ID)
+	if err := s.Keeper.Lost(ctx, r.ID); err != nil {
+		s.Logger.Warn("lost processes not marked", "sandbox", r.ID, "error", err)
+	}
+}
+
+// keepTime carries out expiry, idling and the ends of failed and deleted rows.
+func (s *Service) keepTime(ctx context.Context) error {
+	now := s.Now()
+	rows, err := s.store.due(ctx, s.DB, db.Micros(now), db.Micros(now.Add(-failedFor)), db.Micros(now.Add(-tombstoneFor)))
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if err := s.expire(ctx, r, now); err != nil && !errors.Is(err, errLostRace) && ctx.Err() == nil {
+			s.Logger.Warn("sandbox not ended in time", "sandbox", r.ID, "error", err)
+		}
+	}
+	return nil
+}
+
+func (s *Service) expire(ctx context.Context, r *row, now time.Time) error {
+	expired := r.ExpiresAt > 0 && r.ExpiresAt <= db.Micros(now)
+	to := api.StateDeleting
+	switch {
+	case r.State == api.StateDeleted:
+		return s.store.purge(ctx, s.DB, r.ID)
+	case r.State == api.StateRunning && expired && r.OnExpiry != "delete":
+		to, r.StopReason = api.StateStopping, "expired"
+	case r.State == api.StateRunning && !expired:
+		if s.active(ctx, r, now) {
+			return nil
+		}
+		to, r.StopReason = api.StateStopping, "idle"
+	}
+	if err := s.move(ctx, r, to); err != nil {
+		return err
+	}
+	s.nudge(r.ID)
+	return nil
+}
+
+// active asks a sandbox's guest whether it is in use, and records the answer. A guest that does not answer is taken as idle: its time has come.
+func (s *Service) active(ctx context.Context, r *row, now time.Time) bool {
+	actx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	a, err := s.guest(r.ID, r.BootGeneration, r.GuestToken).Activity(actx)
+	if err != nil {
+		return errs.Is(err, errs.HostUnavailable)
+	}
+	last := a.Last
+	if a.Foreground > 0 || a.Terminals > 0 || last.After(now) {
+		last = now
+	}
+	if now.Sub(last) >= time.Duration(r.IdleSeconds)*time.Second {
+		return false
+	}
+	if err := s.store.touch(ctx, s.DB, r.ID, db.Micros(last)); err != nil {
+		s.Logger.Warn("activity not recorded", "sandbox", r.ID, "error", err)
+	}
+	return true
+}
+
+func entropy() []byte {
+	b := make([]byte, 64)
+	_, _ = rand.Read(b)
+	return b
+}

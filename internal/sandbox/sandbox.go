@@ -1,0 +1,127 @@
+// Package sandbox owns sandboxes: their rows, states and transitions, the workers that carry them out on nodes, idling and expiry, and the operations
+// that make, change, list and end them.
+//
+// It does not own what happens inside one: commands and processes (internal/process) and files (internal/file) ask it for the guest.
+package sandbox
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/guest"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// Quota takes from an organization's limits inside a transaction; negative amounts give back.
+type Quota interface {
+	Take(ctx context.Context, tx op.Tx, scope string, delta map[string]int64) error
+}
+
+// Events records what happened to a sandbox in the transaction in which it happened.
+type Events interface {
+	Append(ctx context.Context, tx op.Tx, org, workspace, kind, resource string, data map[string]any) error
+}
+
+// Keeper keeps what a sandbox's processes wrote beyond its end.
+type Keeper interface {
+	// Keep saves the processes of a sandbox that stops, which export tells record by record.
+	Keep(ctx context.Context, orgID, sandboxID string, export func(visit func(guest.ExportRecord) error) error) error
+	// Lost marks what was not saved when a sandbox died.
+	Lost(ctx context.Context, sandboxID string) error
+	// Forget removes all that was kept of a deleted sandbox.
+	Forget(ctx context.Context, sandboxID string) error
+}
+
+// Images names what a template boots.
+type Images interface {
+	// Image gives the id of a template's prepared image; errs.NotFound for an unknown template.
+	Image(ctx context.Context, template string) (string, error)
+}
+
+// Defaults are what a create leaves out.
+type Defaults struct {
+	Resources   runtime.Resources
+	IdleSeconds int
+	TTLSeconds  int
+	Pids        int64
+}
+
+// Config is what the service is made of.
+type Config struct {
+	DB       *db.DB
+	Driver   runtime.Driver
+	Quota    Quota
+	Events   Events
+	Keeper   Keeper
+	Images   Images
+	Defaults Defaults
+	// MayWake reports whether a caller may start a sandbox by using it. Nil allows it to all but read-only callers.
+	MayWake func(c *caller.Caller) bool
+	// MinDiskGiB and MaxDiskGiB bound the disk of one sandbox.
+	MinDiskGiB, MaxDiskGiB int64
+	// Yield gives back the caller's place among the calls in flight for as long as a call waits; the answer takes it again.
+	Yield func(ctx context.Context) (back func())
+	// BootTimeout bounds a boot from the first step to the guest's answer. 120 s where 0.
+	BootTimeout time.Duration
+	// Grace is how long a stopping sandbox gets to end by itself. 5 s where 0.
+	Grace time.Duration
+	// Tick is how often idling and expiry are looked at. 1 s where 0.
+	Tick   time.Duration
+	Now    func() time.Time
+	Logger *slog.Logger
+}
+
+// Service owns the sandboxes of a deployment.
+type Service struct {
+	Config
+	store    store
+	guests   guestPool
+	lost     atomic.Bool // the node does not answer
+	mu       sync.Mutex
+	working  map[string]*worker
+	readings map[string]reading
+	wg       sync.WaitGroup
+	ctx      context.Context // of Run: workers end with it
+}
+
+// New makes the service. Run carries its sandboxes on.
+func New(c Config) *Service {
+	if c.BootTimeout == 0 {
+		c.BootTimeout = 120 * time.Second
+	}
+	if c.Grace == 0 {
+		c.Grace = 5 * time.Second
+	}
+	if c.Tick == 0 {
+		c.Tick = time.Second
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.MayWake == nil {
+		c.MayWake = func(*caller.Caller) bool { return true }
+	}
+	if c.Yield == nil {
+		c.Yield = func(context.Context) func() { return func() {} }
+	}
+	if c.MinDiskGiB == 0 {
+		c.MinDiskGiB = 10
+	}
+	if c.MaxDiskGiB == 0 {
+		c.MaxDiskGiB = 30
+	}
+	s := &Service{Config: c, working: map[string]*worker{}, readings: map[string]reading{}}
+	s.guests.clients = map[string]*guestEntry{}
+	return s
+}
+
+func topic(id string) string { return "sandbox/" + id }

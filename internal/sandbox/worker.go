@@ -1,0 +1,206 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
+	"github.com/berthrun/berth/internal/id"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// worker carries one sandbox through its moving states.
+type worker struct {
+	again     bool // it was nudged while it worked
+	interrupt context.CancelFunc
+}
+
+// nudge has a worker look at a sandbox, soon. Without Run it does nothing: Run looks at everything when it begins.
+func (s *Service) nudge(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil || s.ctx.Err() != nil {
+		return
+	}
+	if w := s.working[id]; w != nil {
+		w.again = true
+		return
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	w := &worker{interrupt: cancel}
+	s.working[id] = w
+	s.wg.Go(func() {
+		defer cancel()
+		s.work(ctx, id, w)
+	})
+}
+
+// interrupt ends what a worker waits for: the sandbox goes another way.
+func (s *Service) interrupt(id string) {
+	s.mu.Lock()
+	if w := s.working[id]; w != nil {
+		w.interrupt()
+	}
+	s.mu.Unlock()
+	s.nudge(id)
+}
+
+func (s *Service) work(ctx context.Context, id string, w *worker) {
+	delay := 100 * time.Millisecond
+	for {
+		s.mu.Lock()
+		w.again = false
+		s.mu.Unlock()
+		settled, err := s.advance(ctx, id)
+		if err == nil {
+			delay = 100 * time.Millisecond
+		} else if s.ctx.Err() == nil && !errs.Is(err, errs.Busy) && !errors.Is(err, context.Canceled) {
+			s.Logger.Warn("sandbox step failed, will try again", "sandbox", id, "error", err)
+		}
+		s.mu.Lock()
+		done := s.ctx.Err() != nil || (settled && !w.again)
+		if done {
+			delete(s.working, id)
+		} else if ctx.Err() != nil {
+			ctx, w.interrupt = context.WithCancel(s.ctx)
+			defer w.interrupt()
+		}
+		s.mu.Unlock()
+		if done {
+			return
+		}
+		if err != nil {
+			select {
+			case <-time.After(delay):
+			case <-s.ctx.Done():
+			}
+			delay = min(2*delay, 10*time.Second)
+		}
+	}
+}
+
+// advance makes the next step of a sandbox; settled says that there is none.
+func (s *Service) advance(ctx context.Context, id string) (settled bool, err error) {
+	r, err := s.store.get(ctx, s.DB, id)
+	if err != nil || r == nil {
+		return err == nil, err
+	}
+	switch r.State {
+	case api.StateCreating, api.StateStarting:
+		return false, s.boot(ctx, r)
+	case api.StateStopping:
+		return false, s.halt(ctx, r)
+	case api.StateDeleting:
+		return false, s.remove(ctx, r)
+	}
+	return true, nil
+}
+
+func (r *row) spec() runtime.Spec {
+	network := runtime.NetworkNone
+	if r.Internet {
+		network = runtime.NetworkInternet
+	}
+	return runtime.Spec{
+		ID: r.ID, Generation: r.Generation, Image: r.Image, Network: network, Hostname: hostname(r), GuestToken: r.GuestToken,
+		Resources: runtime.Resources{VCPU: float64(r.VCPUMilli) / 1000, MemoryMiB: r.MemoryMiB, DiskGiB: r.DiskGiB},
+	}
+}
+
+func hostname(r *row) string {
+	if r.Name != "" {
+		return r.Name
+	}
+	return "sandbox-" + r.ID[len(id.Sandbox)+1:][:8]
+}
+
+// boot brings a creating or starting sandbox to its guest's first answer, or to failed or stopped when that does not succeed in time.
+func (s *Service) boot(ctx context.Context, r *row) error {
+	deadline := db.Time(r.StateAt).Add(s.BootTimeout)
+	bctx, cancel := context.WithTimeout(ctx, max(deadline.Sub(s.Now()), time.Second))
+	defer cancel()
+	err := s.bring(bctx, r)
+	switch {
+	case err == nil:
+		r.BootGeneration = r.Generation
+		r.StartedAt = db.Micros(s.Now())
+		r.ActiveAt = r.StartedAt
+		return s.move(ctx, r, api.StateRunning)
+	case ctx.Err() != nil:
+		return ctx.Err() // interrupted: the sandbox goes another way
+	case errs.Is(err, errs.HostUnavailable) && s.Now().Before(deadline):
+		return err // the node comes back, or the deadline does
+	}
+	s.Logger.Warn("sandbox did not boot", "sandbox", r.ID, "state", r.State, "error", err)
+	r.Error = errs.From(err).Message
+	s.dropGuest(r.ID)
+	if r.State == api.StateCreating {
+		if derr := s.Driver.Delete(ctx, r.ID, r.Generation); derr != nil {
+			return fmt.Errorf("clear failed sandbox: %w", derr)
+		}
+		return s.move(ctx, r, api.StateFailed)
+	}
+	if _, serr := s.Driver.Stop(ctx, r.ID, r.Generation, runtime.StopOptions{}); serr != nil && !errs.Is(serr, errs.NotFound) {
+		return fmt.Errorf("stop sandbox that did not boot: %w", serr)
+	}
+	r.StopReason = "boot_failed"
+	return s.move(ctx, r, api.StateStopped)
+}
+
+func (s *Service) bring(ctx context.Context, r *row) error {
+	begin := s.Driver.Create
+	if r.State == api.StateStarting {
+		begin = s.Driver.Start
+	}
+	if _, err := begin(ctx, r.spec()); err != nil {
+		return err
+	}
+	g := s.guest(r.ID, r.Generation, r.GuestToken)
+	if _, err := g.Hello(ctx); err != nil {
+		return err
+	}
+	_, err := g.Configure(ctx, guest.Configure{
+		Hostname: hostname(r), UnixNanos: s.Now().UnixNano(), Entropy: entropy(), Env: orEmpty(r.Env), Pids: s.Defaults.Pids,
+	})
+	return err
+}
+
+// halt ends a stopping sandbox and keeps its disk and what its processes wrote.
+func (s *Service) halt(ctx context.Context, r *row) error {
+	g := s.guest(r.ID, r.BootGeneration, r.GuestToken)
+	if st, err := s.Driver.Get(ctx, r.ID); err == nil && st.State == runtime.Running {
+		kctx, cancel := context.WithTimeout(ctx, s.Grace+10*time.Second)
+		err := s.Keeper.Keep(kctx, r.OrgID, r.ID, func(visit func(guest.ExportRecord) error) error {
+			return g.ShutdownExport(kctx, s.Grace, visit)
+		})
+		cancel()
+		if err != nil {
+			s.Logger.Warn("processes not kept", "sandbox", r.ID, "error", err)
+		}
+	}
+	if _, err := s.Driver.Stop(ctx, r.ID, r.Generation, runtime.StopOptions{Grace: time.Second}); err != nil && !errs.Is(err, errs.NotFound) {
+		return err
+	}
+	s.dropGuest(r.ID)
+	if err := s.Keeper.Lost(ctx, r.ID); err != nil {
+		return err
+	}
+	return s.move(ctx, r, api.StateStopped)
+}
+
+// remove takes everything away that a deleting sandbox has.
+func (s *Service) remove(ctx context.Context, r *row) error {
+	s.dropGuest(r.ID)
+	if err := s.Driver.Delete(ctx, r.ID, r.Generation); err != nil {
+		return err
+	}
+	if err := s.Keeper.Forget(ctx, r.ID); err != nil {
+		return err
+	}
+	return s.move(ctx, r, api.StateDeleted)
+}

@@ -22,6 +22,7 @@ const (
 	maxBody     = 4 << 20
 	bodyTimeout = time.Minute // for a caller to send the whole body
 	retryKey    = "idempotencyKey"
+	space       = " \t\r\n" // of JSON
 )
 
 // input turns the requests of one route into the operation's JSON input.
@@ -126,7 +127,7 @@ func (in input) fromBody(w http.ResponseWriter, r *http.Request) ([]byte, error)
 	if err != nil {
 		return nil, errs.Wrap(errs.InvalidInput, err, "the body could not be read").Suggest("Send the whole body and call again.")
 	}
-	if len(bytes.TrimSpace(body)) == 0 {
+	if len(bytes.Trim(body, space)) == 0 {
 		return []byte("{}"), nil
 	}
 	return body, nil
@@ -174,7 +175,7 @@ func (in input) addKey(r *http.Request, body []byte, outside map[string]string) 
 
 // splice puts members in front of those of a JSON object, whose text stays as it is, so that decoding still sees all that is wrong with it.
 func splice(members map[string]string, object []byte) (json.RawMessage, error) {
-	object = bytes.TrimSpace(object)
+	object = bytes.Trim(object, space)
 	if len(object) == 0 || object[0] != '{' {
 		return nil, invalid("", "must be a JSON object")
 	}
@@ -185,7 +186,7 @@ func splice(members map[string]string, object []byte) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	rest := bytes.TrimLeft(object[1:], " \t\r\n")
+	rest := bytes.TrimLeft(object[1:], space)
 	if len(rest) > 0 && rest[0] == '}' {
 		return append(front[:len(front)-1], rest...), nil
 	}

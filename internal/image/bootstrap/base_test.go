@@ -66,7 +66,7 @@ func TestBaseWorks(t *testing.T) {
 		check{"python headers", `test -e /usr/include/python3*/Python.h`},
 		check{"tools", `for p in jq less ps ip rg zip unzip xz bzip2 nano vi rsync nc file ssh-keygen bash python; do command -v $p; done`},
 		check{"locale", `test "$(python3 -c 'import sys; print(sys.stdout.encoding)')" = utf-8`},
-		check{"apt knows its sources", `apt-get indextargets --format '$(SITE)' | grep .`},
+		check{"apt knows its sources", `apt-get update --print-uris | grep InRelease`},
 	) {
 		t.Run(c.name, func(t *testing.T) {
 			var log bytes.Buffer

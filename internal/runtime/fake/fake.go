@@ -1,0 +1,341 @@
+// Package fake is a runtime driver for tests: every sandbox is a folder and a guest in this process, whose commands run on the host. It isolates
+// nothing and is never offered to users.
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// Config says how the driver behaves.
+type Config struct {
+	Dir string // holds a folder for each sandbox
+	// Before is called with the method's name and the sandbox's id before each change; its error is the call's. It may wait.
+	Before func(ctx context.Context, method, id string) error
+	Now    func() time.Time
+}
+
+// Driver is a runtime.Driver without isolation.
+type Driver struct {
+	cfg Config
+
+	mu       sync.Mutex
+	boxes    map[string]*box
+	watchers map[*watcher]struct{}
+	wg       sync.WaitGroup
+}
+
+// box is one sandbox. Its lock orders the calls that change it.
+type box struct {
+	mu     sync.Mutex
+	gone   bool
+	status runtime.Status // guarded by the driver's lock
+	root   string
+	guest  *guest.Server
+	server *http.Server
+	addr   string
+}
+
+var _ runtime.Driver = (*Driver)(nil)
+
+// New makes the driver.
+func New(c Config) *Driver {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Before == nil {
+		c.Before = func(context.Context, string, string) error { return nil }
+	}
+	return &Driver{cfg: c, boxes: map[string]*box{}, watchers: map[*watcher]struct{}{}}
+}
+
+// Name implements runtime.Driver.
+func (d *Driver) Name() string { return "fake" }
+
+// Capabilities implements runtime.Driver.
+func (d *Driver) Capabilities() runtime.Capabilities { return runtime.Capabilities{} }
+
+// enter finds a sandbox, locks it and checks the generation. With make a missing one is made.
+func (d *Driver) enter(id string, generation int64, create bool) (*box, error) {
+	for {
+		d.mu.Lock()
+		b := d.boxes[id]
+		if b == nil && create {
+			b = &box{root: filepath.Join(d.cfg.Dir, id), status: runtime.Status{ID: id, State: runtime.Stopped, ExitStatus: -1, Since: d.cfg.Now()}}
+			d.boxes[id] = b
+		}
+		d.mu.Unlock()
+		if b == nil {
+			return nil, errs.E(errs.NotFound, "there is no sandbox %s on this node", id)
+		}
+		b.mu.Lock()
+		if b.gone {
+			b.mu.Unlock()
+			continue
+		}
+		d.mu.Lock()
+		known := b.status.Generation
+		if generation > known {
+			b.status.Generation = generation
+		}
+		d.mu.Unlock()
+		if generation < known {
+			b.mu.Unlock()
+			return nil, errs.E(errs.InvalidState, "generation %d is older than %d", generation, known).Because("stale_generation")
+		}
+		return b, nil
+	}
+}
+
+// Create implements runtime.Driver.
+func (d *Driver) Create(ctx context.Context, spec runtime.Spec) (runtime.Status, error) {
+	return d.bring(ctx, "create", spec, true)
+}
+
+// Start implements runtime.Driver.
+func (d *Driver) Start(ctx context.Context, spec runtime.Spec) (runtime.Status, error) {
+	return d.bring(ctx, "start", spec, false)
+}
+
+func (d *Driver) bring(ctx context.Context, method string, spec runtime.Spec, create bool) (runtime.Status, error) {
+	if err := ctx.Err(); err != nil {
+		return runtime.Status{}, err
+	}
+	b, err := d.enter(spec.ID, spec.Generation, create)
+	if err != nil {
+		return runtime.Status{}, err
+	}
+	defer b.mu.Unlock()
+	if st := d.statusOf(b); st.State == runtime.Running {
+		return st, nil
+	}
+	_, serr := os.Stat(b.root)
+	fresh := errors.Is(serr, os.ErrNotExist)
+	err = d.cfg.Before(ctx, method, spec.ID)
+	if err == nil {
+		err = d.boot(b, spec)
+	}
+	if err != nil {
+		if fresh {
+			d.drop(b)
+		}
+		return runtime.Status{}, err
+	}
+	return d.set(b, runtime.Running, ""), nil
+}
+
+func (d *Driver) boot(b *box, spec runtime.Spec) error {
+	if err := os.MkdirAll(filepath.Join(b.root, "workspace"), 0o777); err != nil {
+		return fmt.Errorf("make sandbox folder: %w", err)
+	}
+	for _, dir := range []string{"tmp", "home"} {
+		if err := os.MkdirAll(filepath.Join(b.root, dir), 0o777); err != nil {
+			return fmt.Errorf("make sandbox folder: %w", err)
+		}
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for guest: %w", err)
+	}
+	g := guest.NewServer(guest.Config{Token: spec.GuestToken, Build: "fake", Root: b.root})
+	srv := &http.Server{Handler: g.Handler(), ReadHeaderTimeout: 10 * time.Second}
+	b.guest, b.server, b.addr = g, srv, ln.Addr().String()
+	d.wg.Go(func() { _ = srv.Serve(ln) })
+	d.wg.Go(func() {
+		<-g.Down()
+		d.ended(b, g)
+	})
+	return nil
+}
+
+// ended notes that a guest ended by itself.
+func (d *Driver) ended(b *box, g *guest.Server) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.guest == g {
+		d.halt(b)
+		d.set(b, runtime.Stopped, runtime.ReasonExited)
+	}
+}
+
+// halt ends the guest and all that it started.
+func (d *Driver) halt(b *box) {
+	if b.guest == nil {
+		return
+	}
+	g, srv := b.guest, b.server
+	b.guest, b.server, b.addr = nil, nil, ""
+	_ = srv.Close()
+	g.Close()
+}
+
+// Kill ends a sandbox as if its kernel had died, for tests.
+func (d *Driver) Kill(id, reason string) {
+	b, err := d.enter(id, 1<<62, false)
+	if err != nil {
+		return
+	}
+	defer b.mu.Unlock()
+	d.halt(b)
+	d.set(b, runtime.Stopped, reason)
+}
+
+// Stop implements runtime.Driver.
+func (d *Driver) Stop(ctx context.Context, id string, generation int64, _ runtime.StopOptions) (runtime.Status, error) {
+	b, err := d.enter(id, generation, false)
+	if err != nil {
+		return runtime.Status{}, err
+	}
+	defer b.mu.Unlock()
+	if st := d.statusOf(b); st.State == runtime.Stopped {
+		return st, nil
+	}
+	if err := d.cfg.Before(ctx, "stop", id); err != nil {
+		return runtime.Status{}, err
+	}
+	d.halt(b)
+	return d.set(b, runtime.Stopped, runtime.ReasonRequested), nil
+}
+
+// Delete implements runtime.Driver.
+func (d *Driver) Delete(ctx context.Context, id string, generation int64) error {
+	b, err := d.enter(id, generation, false)
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer b.mu.Unlock()
+	if err := d.cfg.Before(ctx, "delete", id); err != nil {
+		return err
+	}
+	d.halt(b)
+	d.drop(b)
+	return nil
+}
+
+// drop forgets a sandbox whose lock is held.
+func (d *Driver) drop(b *box) {
+	b.gone = true
+	_ = os.RemoveAll(b.root)
+	d.mu.Lock()
+	delete(d.boxes, b.status.ID)
+	d.mu.Unlock()
+}
+
+func (d *Driver) statusOf(b *box) runtime.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return b.status
+}
+
+func (d *Driver) set(b *box, state runtime.State, reason string) runtime.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b.status.State, b.status.Reason, b.status.Since, b.status.Address = state, reason, d.cfg.Now(), b.addr
+	for w := range d.watchers {
+		w.put(b.status)
+	}
+	return b.status
+}
+
+// Get implements runtime.Driver.
+func (d *Driver) Get(_ context.Context, id string) (runtime.Status, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := d.boxes[id]
+	if b == nil {
+		return runtime.Status{}, errs.E(errs.NotFound, "there is no sandbox %s on this node", id)
+	}
+	return b.status, nil
+}
+
+// List implements runtime.Driver.
+func (d *Driver) List(context.Context) ([]runtime.Status, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make([]runtime.Status, 0, len(d.boxes))
+	for _, b := range d.boxes {
+		all = append(all, b.status)
+	}
+	return all, nil
+}
+
+// Dial implements runtime.Driver: the guest's port is its own, any other is this host's.
+func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	st, err := d.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if st.State != runtime.Running {
+		return nil, errs.E(errs.InvalidState, "the sandbox does not run").Because("not_running")
+	}
+	addr := st.Address
+	if port != guest.Port {
+		addr = net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, errs.Wrap(errs.HostUnavailable, err, "port %d in the sandbox does not answer", port)
+	}
+	return conn, nil
+}
+
+// Stats implements runtime.Driver: the size of the sandbox's folder, and nothing else that a folder has.
+func (d *Driver) Stats(ctx context.Context, id string) (runtime.Stats, error) {
+	st, err := d.Get(ctx, id)
+	if err != nil {
+		return runtime.Stats{}, err
+	}
+	if st.State != runtime.Running {
+		return runtime.Stats{}, errs.E(errs.InvalidState, "the sandbox does not run").Because("not_running")
+	}
+	var s runtime.Stats
+	err = filepath.Walk(filepath.Join(d.cfg.Dir, id), func(_ string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().IsRegular() {
+			s.DiskBytes += info.Size()
+		}
+		return nil
+	})
+	s.MemoryBytes, s.Pids = 1, 1
+	return s, err
+}
+
+// Update implements runtime.Driver: there is nothing to limit.
+func (d *Driver) Update(_ context.Context, id string, generation int64, _ runtime.Resources) error {
+	b, err := d.enter(id, generation, false)
+	if err != nil {
+		return err
+	}
+	b.mu.Unlock()
+	return nil
+}
+
+// Close implements runtime.Driver. Unlike a real driver's sandboxes these live in this process, so they end.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	boxes := make([]*box, 0, len(d.boxes))
+	for _, b := range d.boxes {
+		boxes = append(boxes, b)
+	}
+	d.mu.Unlock()
+	for _, b := range boxes {
+		b.mu.Lock()
+		d.halt(b)
+		b.mu.Unlock()
+	}
+	d.wg.Wait()
+	return nil
+}

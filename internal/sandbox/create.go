@@ -59,7 +59,7 @@ func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, er
 	if err := s.setIdling(r, in); err != nil {
 		return nil, err
 	}
-	if err := s.setResources(r, in); err != nil {
+	if err := s.setResources(ctx, r, in); err != nil {
 		return nil, err
 	}
 	image, err := s.Images.Image(ctx, r.Template)
@@ -96,7 +96,7 @@ func checkIdle(seconds int64) error {
 	return nil
 }
 
-func (s *Service) setResources(r *row, in *api.CreateSandboxIn) error {
+func (s *Service) setResources(ctx context.Context, r *row, in *api.CreateSandboxIn) error {
 	if in.Size != "" && in.Resources != nil {
 		return errs.E(errs.InvalidInput, "size and resources exclude each other").Suggest("Give one of them.").With("path", "size")
 	}
@@ -118,9 +118,13 @@ func (s *Service) setResources(r *row, in *api.CreateSandboxIn) error {
 	if want.DiskGiB > 0 {
 		r.DiskGiB = want.DiskGiB
 	}
-	if r.DiskGiB < s.MinDiskGiB || r.DiskGiB > s.MaxDiskGiB {
-		return errs.E(errs.LimitExceeded, "diskGiB must be from %d to %d here", s.MinDiskGiB, s.MaxDiskGiB).Because("disk_size").
-			Suggest("Ask for a disk within these limits.").With("path", "resources.diskGiB").With("min", s.MinDiskGiB).With("max", s.MaxDiskGiB)
+	least, most, err := s.DiskBounds(ctx, r.OrgID)
+	if err != nil {
+		return err
+	}
+	if r.DiskGiB < least || r.DiskGiB > most {
+		return errs.E(errs.LimitExceeded, "diskGiB must be from %d to %d here", least, most).Because("disk_size").
+			Suggest("Ask for a disk within these limits.").With("path", "resources.diskGiB").With("least", least).With("most", most)
 	}
 	return nil
 }

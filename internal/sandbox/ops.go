@@ -46,6 +46,11 @@ func (s *Service) Register(r *op.Registry) {
 	})
 }
 
+// Count counts what an organization's sandboxes take from its quotas.
+func (s *Service) Count(ctx context.Context, q db.Querier, orgID string) (map[string]int64, error) {
+	return s.store.used(ctx, q, orgID)
+}
+
 // collection is the draft of a call on all sandboxes of the caller's organization.
 func collection[In any](ctx context.Context, _ *In) (*op.Draft, error) {
 	c := caller.From(ctx)

@@ -63,8 +63,8 @@ type Config struct {
 	Defaults Defaults
 	// MayWake reports whether a caller may start a sandbox by using it. Nil allows it to all but read-only callers.
 	MayWake func(c *caller.Caller) bool
-	// MinDiskGiB and MaxDiskGiB bound the disk of one sandbox.
-	MinDiskGiB, MaxDiskGiB int64
+	// DiskBounds gives the least and the most GiB of one sandbox's disk. 10 to 30 where nil.
+	DiskBounds func(ctx context.Context, orgID string) (least, most int64, err error)
 	// Yield gives back the caller's place among the calls in flight for as long as a call waits; the answer takes it again.
 	Yield func(ctx context.Context) (back func())
 	// BootTimeout bounds a boot from the first step to the guest's answer. 120 s where 0.
@@ -113,11 +113,8 @@ func New(c Config) *Service {
 	if c.Yield == nil {
 		c.Yield = func(context.Context) func() { return func() {} }
 	}
-	if c.MinDiskGiB == 0 {
-		c.MinDiskGiB = 10
-	}
-	if c.MaxDiskGiB == 0 {
-		c.MaxDiskGiB = 30
+	if c.DiskBounds == nil {
+		c.DiskBounds = func(context.Context, string) (int64, int64, error) { return 10, 30, nil }
 	}
 	s := &Service{Config: c, working: map[string]*worker{}, readings: map[string]reading{}}
 	s.guests.clients = map[string]*guestEntry{}

@@ -227,6 +227,23 @@ func (s store) countRunning(ctx context.Context, q op.Tx, orgID, principalID str
 	return n, nil
 }
 
+// used counts what an organization's sandboxes take from its quotas, by the rules of usage.
+func (s store) used(ctx context.Context, q db.Querier, orgID string) (map[string]int64, error) {
+	total := map[string]int64{}
+	for _, st := range []string{api.StateCreating, api.StateStopped} {
+		for k := range (&row{}).usage(st) {
+			total[k] = 0
+		}
+	}
+	rows, err := collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE org_id = $1 AND state <> 'deleted'`, orgID))
+	for _, r := range rows {
+		for k, v := range r.usage(r.State) {
+			total[k] += v
+		}
+	}
+	return total, err
+}
+
 // living gives every sandbox that is not deleted, of all organizations.
 func (s store) living(ctx context.Context, q op.Tx) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE state <> 'deleted'`))

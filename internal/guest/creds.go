@@ -25,13 +25,23 @@ func (s *Server) as(a *user, f func() error) error {
 			done <- fail(CodeInternal, "the guest cannot act as %s: %s", a.name, err)
 			return // the thread ends with its goroutine, since it is still locked
 		}
-		err := f()
+		err := guarded(f)
 		if restore() == nil {
 			runtime.UnlockOSThread()
 		}
 		done <- err
 	}()
 	return <-done
+}
+
+// guarded turns a panic into an error: on a goroutine of its own it would end pid 1.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fail(CodeInternal, "the guest failed: %v", r)
+		}
+	}()
+	return f()
 }
 
 // become gives the calling thread the account's effective ids and groups. The raw calls reach this thread only.

@@ -62,7 +62,9 @@ func (s *Server) startProcess(w http.ResponseWriter, r *http.Request) {
 func (s *Server) listProcesses(w http.ResponseWriter, _ *http.Request) {
 	list := ProcessList{Processes: []Process{}}
 	for _, p := range s.processes.all() {
-		list.Processes = append(list.Processes, p.state())
+		st := p.state()
+		st.Command, st.Cwd = clip(st.Command, listedCommand), clip(st.Cwd, listedCwd)
+		list.Processes = append(list.Processes, st)
 	}
 	answer(w, list, nil)
 }

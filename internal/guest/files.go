@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // fileCall reads a request, runs it as the account that it names, and answers.
@@ -77,7 +78,7 @@ func (s *Server) info(p string, fi fs.FileInfo) FileInfo {
 	owner, group := s.users.names(st.Uid, st.Gid)
 	info := FileInfo{
 		Name: path.Base(p), Path: p, Type: "other", Size: fi.Size(), Mode: fmt.Sprintf("%04o", st.Mode&0o7777),
-		User: owner, Group: group, ModifiedAt: fi.ModTime().UTC(), ETag: etag(st),
+		User: owner, Group: group, ModifiedAt: inRange(fi.ModTime()), ETag: etag(st),
 	}
 	switch fi.Mode().Type() {
 	case 0:
@@ -89,6 +90,18 @@ func (s *Server) info(p string, fi fs.FileInfo) FileInfo {
 		info.Target, _ = os.Readlink(s.host(p))
 	}
 	return info
+}
+
+// inRange is a time that JSON can hold: a file may claim any.
+func inRange(t time.Time) time.Time {
+	t = t.UTC()
+	switch {
+	case t.Year() < 1:
+		return time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	case t.Year() > 9999:
+		return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	}
+	return t
 }
 
 // etag changes whenever a file's contents may have: it is made of which file it is, its size and its times.

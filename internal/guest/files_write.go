@@ -85,7 +85,7 @@ func (s *Server) resolve(p string) (string, error) {
 			return "", s.pathError(p, err)
 		}
 		if path.IsAbs(next) {
-			target = path.Clean(next)
+			target = s.host(path.Clean(next))
 		} else if target, err = joinLink(target, next); err != nil {
 			return "", s.pathError(p, err)
 		}

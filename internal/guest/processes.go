@@ -152,16 +152,3 @@ func (s *Server) start(ctx context.Context, in *Start) (*process, error) {
 	close(p.started)
 	return p, p.failed
 }
-
-// validID accepts what an id may be: it is part of a path of the protocol.
-func validID(id string) bool {
-	if id == "" || len(id) > 64 {
-		return false
-	}
-	for i := range len(id) {
-		if c := id[i]; (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
-			return false
-		}
-	}
-	return true
-}

@@ -65,7 +65,7 @@ type Configure struct {
 	Hostname  string            `json:"hostname,omitempty"`
 	UnixNanos int64             `json:"unixNanos,omitempty"` // the host's clock
 	Entropy   []byte            `json:"entropy,omitempty"`
-	Env       map[string]string `json:"env,omitempty"` // of every command, terminal and process from now on; nil leaves it, empty clears it
+	Env       map[string]string `json:"env"` // of every command, terminal and process from now on; nil leaves it, empty clears it
 	Pids      int64             `json:"pids,omitempty"`
 }
 
@@ -117,7 +117,7 @@ type Process struct {
 	StderrBytes int64     `json:"stderrBytes"`
 }
 
-// ProcessList is what GET /processes answers, oldest first.
+// ProcessList is what GET /processes answers, oldest first. Command and Cwd are shortened to 256 and 1024 bytes.
 type ProcessList struct {
 	Processes []Process `json:"processes"`
 }
@@ -217,7 +217,7 @@ type FileWrite struct {
 // FileWritten is what was written, read back from the file system.
 type FileWritten struct {
 	Info   FileInfo `json:"info"`
-	SHA256 string   `json:"sha256"` // of the whole file
+	SHA256 string   `json:"sha256"` // of the whole file; empty where it is larger than 64 MiB or its mode keeps it from being read
 	Made   bool     `json:"made"`   // it did not exist before
 }
 
@@ -238,7 +238,9 @@ type FileEdited struct {
 	Replaced int `json:"replaced"`
 }
 
-// FileList asks for the entries of a directory: POST /files/list. After is the path of the last entry of the page before; pages are ordered by path.
+// FileList asks for the entries of a directory: POST /files/list. Entries are ordered by path, name by name, so that a directory is followed by
+// what is in it; After is the Next of the page before. Symlinks to directories are not entered. With a Glob of more than one name and no Depth
+// the depth is 32.
 type FileList struct {
 	Path  string `json:"path"`
 	User  string `json:"user,omitempty"`
@@ -252,6 +254,7 @@ type FileList struct {
 type FileEntries struct {
 	Entries []FileInfo `json:"entries"`
 	More    bool       `json:"more"`
+	Next    string     `json:"next,omitempty"` // with More: the After of the next page, further on than the last entry where much was passed over
 }
 
 // FileMkdir makes a directory and its parents: POST /files/mkdir. One that is there is fine. The answer is its FileInfo.
@@ -286,6 +289,48 @@ type Activity struct {
 	Foreground int       `json:"foreground"` // running processes that count
 	Terminals  int       `json:"terminals"`
 	Last       time.Time `json:"last"` // of the last call that counts, or byte on a terminal
+}
+
+// Metrics are readings of the whole sandbox: GET /metrics. Zero where unknown.
+type Metrics struct {
+	At            time.Time `json:"at"`
+	UptimeSeconds float64   `json:"uptimeSeconds"` // of the guest
+	CPUSeconds    float64   `json:"cpuSeconds"`    // used by the guest and by processes that have ended and were waited for
+	MemoryTotal   int64     `json:"memoryTotal"`   // bytes
+	MemoryUsed    int64     `json:"memoryUsed"`
+	DiskTotal     int64     `json:"diskTotal"` // of the root file system, bytes
+	DiskUsed      int64     `json:"diskUsed"`
+	Load1         float64   `json:"load1"`
+	Processes     int       `json:"processes"` // in the sandbox, the guest not counted
+}
+
+// Shutdown ends the sandbox from within: POST /shutdown. New processes are refused, all that run get TERM, after GraceMS what is left gets KILL, the
+// disk is synced, and the guest exits with 0 once the answer is sent. With Export the answer is the stream that GET /processes/export gives, made
+// when everything has ended; otherwise it is an empty object.
+type Shutdown struct {
+	GraceMS int64 `json:"graceMs"`
+	Export  bool  `json:"export,omitempty"`
+}
+
+// ExportRecord is one line of GET /processes/export, a stream of JSON lines of all that is remembered of processes, so that the host can
+// keep it. Exactly one field is set. Each process, oldest first, is followed by its chunks: stdout, then stderr, by rising offset. A chunk whose offset
+// is not where the one before it ended follows a part that was discarded. The stream is whole only where its last record is End.
+type ExportRecord struct {
+	Process *Process     `json:"process,omitempty"`
+	Chunk   *ExportChunk `json:"chunk,omitempty"`
+	End     *ExportEnd   `json:"end,omitempty"`
+}
+
+// ExportChunk is at most OutputBytes of a stream of the process before it.
+type ExportChunk struct {
+	Stream string `json:"stream"` // stdout or stderr
+	Offset int64  `json:"offset"`
+	Data   []byte `json:"data"`
+}
+
+// ExportEnd counts what came before it.
+type ExportEnd struct {
+	Processes int `json:"processes"`
 }
 
 // Error is what the guest answers instead, with a status of 4xx or 5xx.

@@ -113,7 +113,9 @@ func (r *reaper) take(pid int) {
 // close ends the reaper's goroutines. All children must have ended or be ending.
 func (r *reaper) close() {
 	close(r.stop)
-	r.wg.Wait()
+	if !r.everyone { // it may wait for children of others, which the end of pid 1 ends
+		r.wg.Wait()
+	}
 }
 
 // waitable waits until a child has ended and leaves its status to be taken.

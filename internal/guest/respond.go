@@ -10,24 +10,10 @@ import (
 	"io/fs"
 	"net/http"
 	"strconv"
-	"strings"
 	"syscall"
-	"unicode/utf8"
 )
 
-// failure is an error that is answered to the host as an Error.
-type failure struct {
-	code, message string
-}
-
-func (f *failure) Error() string { return f.message }
-
-// fail makes a failure from one of the Code constants and a message for the caller.
-func fail(code, format string, args ...any) error {
-	return &failure{code, fmt.Sprintf(format, args...)}
-}
-
-// statuses are the HTTP statuses of the codes; any other is 400.
+// statusOf is the HTTP status of a code.
 func statusOf(code string) int {
 	switch code {
 	case CodeUnauthorized:
@@ -125,15 +111,4 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 		return fail(CodeInvalid, "the request is not the JSON that is expected here")
 	}
 	return nil
-}
-
-// clip shortens a string to at most n bytes without cutting a character.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return strings.ToValidUTF8(s[:n], "\uFFFD")
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -38,6 +39,7 @@ type Config struct {
 type Server struct {
 	cfg        Config
 	bootID     string
+	booted     time.Time
 	privileged bool // runs as root, so that it can become others
 	users      *users
 	reaper     *reaper
@@ -67,7 +69,7 @@ func NewServer(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, bootID: randomID(), privileged: syscall.Geteuid() == 0, users: newUsers(cfg.Root), down: make(chan struct{})}
+	s := &Server{cfg: cfg, bootID: randomID(), booted: time.Now(), privileged: syscall.Geteuid() == 0, users: newUsers(cfg.Root), down: make(chan struct{})}
 	s.processes.budget = &s.budget
 	s.processes.byID = map[string]*process{}
 	s.once.results = map[string]*result{}
@@ -95,6 +97,16 @@ func (s *Server) Handler() http.Handler {
 		"GET /files/stat":             s.fileStat,
 		"POST /files/read":            s.fileRead,
 		"POST /files/write":           s.fileWrite,
+		"POST /files/edit":            s.fileEdit,
+		"POST /files/list":            s.fileList,
+		"POST /files/mkdir":           s.fileMkdir,
+		"POST /files/move":            s.fileMove,
+		"POST /files/remove":          s.fileRemove,
+		"GET /activity":               s.activity,
+		"GET /metrics":                s.metrics,
+		"POST /sync":                  s.sync,
+		"POST /shutdown":              s.shutdown,
+		"GET /processes/export":       s.export,
 	} {
 		mux.HandleFunc(pattern, h)
 	}
@@ -104,7 +116,8 @@ func (s *Server) Handler() http.Handler {
 	return s.authenticated(s.once.middleware(mux))
 }
 
-// Close kills every process that it started and waits for them and for its own goroutines.
+// Close kills every process that it started and waits for them and for its own goroutines. As pid 1 it leaves what else there is to the end
+// of the program.
 func (s *Server) Close() {
 	s.processes.close()
 	for _, p := range s.processes.all() {
@@ -127,7 +140,7 @@ func (s *Server) Close() {
 func (s *Server) hello(w http.ResponseWriter, _ *http.Request) {
 	answer(w, Hello{
 		Protocol: Protocol, MinProtocol: MinProtocol, Build: s.cfg.Build, BootID: s.bootID,
-		Features: []string{FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce},
+		Features: []string{FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown},
 	}, nil)
 }
 
@@ -160,7 +173,7 @@ func (s *Server) configuredEnv() map[string]string {
 
 // host is where a cleaned absolute path is on this file system.
 func (s *Server) host(path string) string {
-	if s.cfg.Root == "" {
+	if s.cfg.Root == "" || path == s.cfg.Root || strings.HasPrefix(path, s.cfg.Root+"/") {
 		return path
 	}
 	return filepath.Join(s.cfg.Root, path)

@@ -285,8 +285,6 @@ func describe(in *Start) string {
 	return clip(strings.Join(in.Argv, " "), maxCommandShown)
 }
 
-const maxCommandShown = 4 << 10
-
 func isDir(path string) bool {
 	var st syscall.Stat_t
 	return syscall.Stat(path, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFDIR

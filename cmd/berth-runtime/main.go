@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/runtime/gvisor/supervisor"
+	"github.com/berthrun/berth/internal/runtime/gvisor/wire"
 )
 
 // The first thread stays that of main for ever: gVisor reads the namespaces of the process from it, and a goroutine that enters another
@@ -47,7 +49,8 @@ func versionCommand() *cobra.Command {
 }
 
 type flags struct {
-	root, socket, guest, cgroupParent, subnet, log, disk string
+	root, socket, guest, cgroupMount, cgroupParent, subnet, log, disk string
+	readyFD                                                           int
 }
 
 func serveCommand() *cobra.Command {
@@ -59,10 +62,12 @@ func serveCommand() *cobra.Command {
 	c.Flags().StringVar(&f.root, "root", "", "folder of all that is kept (required)")
 	c.Flags().StringVar(&f.socket, "socket", "", "path of the socket (required)")
 	c.Flags().StringVar(&f.guest, "guest", "", "program that becomes pid 1 in every sandbox (required)")
+	c.Flags().StringVar(&f.cgroupMount, "cgroup-mount", "/sys/fs/cgroup", "where control groups are mounted")
 	c.Flags().StringVar(&f.cgroupParent, "cgroup-parent", "berth", "control group that holds those of the sandboxes")
 	c.Flags().StringVar(&f.subnet, "subnet", "", "IPv4 network of the sandboxes, such as 10.88.0.0/16 (default: the first free one from there)")
 	c.Flags().StringVar(&f.log, "log", "", "file to log to (default: standard error)")
 	c.Flags().StringVar(&f.disk, "disk", "", "how disks are kept: btrfs, btrfs-image or plain (default: the best there is)")
+	c.Flags().IntVar(&f.readyFD, "ready-fd", -1, "descriptor to write an empty line to once it serves, or what it failed of as JSON")
 	for _, name := range []string{"root", "socket", "guest"} {
 		_ = c.MarkFlagRequired(name) // fails for an unknown flag only
 	}
@@ -73,7 +78,7 @@ func serve(f flags) error {
 	if os.Geteuid() != 0 {
 		return errors.New("must run as root")
 	}
-	cfg := supervisor.Config{Root: f.root, Guest: f.guest, CgroupParent: f.cgroupParent, Disk: disk.Kind(f.disk)}
+	cfg := supervisor.Config{Root: f.root, Guest: f.guest, CgroupMount: f.cgroupMount, CgroupParent: f.cgroupParent, Disk: disk.Kind(f.disk)}
 	if f.subnet != "" {
 		p, err := netip.ParsePrefix(f.subnet)
 		if err != nil {
@@ -88,12 +93,26 @@ func serve(f flags) error {
 	cfg.Log = slog.New(slog.NewTextHandler(out, nil))
 	gvisorlog.SetTarget(gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: out}})
 	gvisorlog.SetLevel(gvisorlog.Warning)
+	var ready *os.File
+	if f.readyFD > 2 {
+		unix.CloseOnExec(f.readyFD)
+		ready = os.NewFile(uintptr(f.readyFD), "ready")
+		cfg.Ready = func() { _ = errors.Join(writeLine(ready, ""), ready.Close()) } // whoever started this may be gone
+	}
 	if err := run(cfg, f.socket); err != nil {
 		cfg.Log.Error("ended", "error", err)
-		fmt.Fprintln(out, "berth-runtime:", err)
+		if ready != nil {
+			b, _ := json.Marshal(wire.FromError(err)) // of strings and numbers only
+			_ = writeLine(ready, string(b))
+		}
 		os.Exit(1)
 	}
 	return nil
+}
+
+func writeLine(w io.Writer, s string) error {
+	_, err := io.WriteString(w, s+"\n")
+	return err
 }
 
 func run(cfg supervisor.Config, socket string) error {

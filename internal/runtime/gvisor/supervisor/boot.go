@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/runtime/gvisor/cgroup"
 	"github.com/berthrun/berth/internal/runtime/gvisor/netns"
+	"github.com/berthrun/berth/internal/runtime/gvisor/proc"
 )
 
 // The forms of what becomes part of a path. Every id of the house fits.
@@ -229,34 +230,34 @@ func limits(r runtime.Resources) cgroup.Limits {
 }
 
 // launch has gVisor make the sandbox and start the guest in it.
-func (s *Supervisor) launch(sb *sandbox) (*live, process, error) {
+func (s *Supervisor) launch(sb *sandbox) (*live, proc.Process, error) {
 	conf, err := s.gvisorConfig(sb)
 	if err != nil {
-		return nil, process{}, err
+		return nil, proc.Process{}, err
 	}
 	spec, err := specutils.ReadSpec(sb.bundle(), conf)
 	if err != nil {
-		return nil, process{}, fmt.Errorf("read spec: %w", err)
+		return nil, proc.Process{}, fmt.Errorf("read spec: %w", err)
 	}
 	cont, err := container.New(conf, container.Args{ID: sb.id, Spec: spec, BundleDir: sb.bundle()})
 	if err != nil {
-		return nil, process{}, fmt.Errorf("make container: %w", err)
+		return nil, proc.Process{}, fmt.Errorf("make container: %w", err)
 	}
 	l := &live{cont: cont, child: true, dead: make(chan struct{})}
 	sb.setLive(l) // from here on a teardown finds it
-	if l.boot, err = identify(cont.SandboxPid()); err != nil {
-		return nil, process{}, fmt.Errorf("identify sandbox: %w", err)
+	if l.boot, err = proc.Identify(cont.SandboxPid()); err != nil {
+		return nil, proc.Process{}, fmt.Errorf("identify sandbox: %w", err)
 	}
-	gofer, err := identify(cont.GoferPid.Load())
+	gofer, err := proc.Identify(cont.GoferPid.Load())
 	if err != nil {
-		return nil, process{}, fmt.Errorf("identify gofer: %w", err)
+		return nil, proc.Process{}, fmt.Errorf("identify gofer: %w", err)
 	}
-	if l.pidfd, err = l.boot.open(); err != nil {
-		return nil, process{}, fmt.Errorf("watch sandbox: %w", err)
+	if l.pidfd, err = l.boot.Open(); err != nil {
+		return nil, proc.Process{}, fmt.Errorf("watch sandbox: %w", err)
 	}
 	s.watchDeath(sb, l)
 	if err := cont.Start(conf); err != nil {
-		return nil, process{}, fmt.Errorf("start container: %w", err)
+		return nil, proc.Process{}, fmt.Errorf("start container: %w", err)
 	}
 	return l, gofer, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime"
+	"github.com/berthrun/berth/internal/runtime/gvisor/proc"
 )
 
 // killPatience is how long a killed process may take to be gone. A sandbox with much memory takes seconds.
@@ -64,14 +65,14 @@ func (s *Supervisor) ask(sb *sandbox, grace time.Duration) {
 func (s *Supervisor) stopped(sb *sandbox, r record, reason string) (runtime.Status, error) {
 	status := -1
 	if l := sb.current(); l != nil && l.pidfd != nil {
-		if e := exitOf(l.boot, l.pidfd); e.known && e.status.Exited() {
-			status = e.status.ExitStatus()
+		if e := proc.ExitOf(l.boot, l.pidfd); e.Known && e.Status.Exited() {
+			status = e.Status.ExitStatus()
 		}
 	}
 	if err := s.teardown(sb, r); err != nil {
 		return runtime.Status{}, errs.Wrap(errs.Unavailable, err, "the sandbox could not be stopped on this node").Because("stop_failed")
 	}
-	r.Phase, r.Reason, r.ExitStatus, r.Since, r.Boot, r.Gofer = stopped, reason, status, s.now(), process{}, process{}
+	r.Phase, r.Reason, r.ExitStatus, r.Since, r.Boot, r.Gofer = stopped, reason, status, s.now(), proc.Process{}, proc.Process{}
 	if err := sb.put(r); err != nil {
 		return runtime.Status{}, err
 	}
@@ -130,8 +131,8 @@ func (s *Supervisor) teardown(sb *sandbox, r record) error {
 			s.log.Warn("destroy failed", "sandbox", sb.id, "error", err)
 		}
 	}
-	for _, p := range []process{r.Boot, r.Gofer} {
-		if err := p.kill(killPatience); err != nil {
+	for _, p := range []proc.Process{r.Boot, r.Gofer} {
+		if err := p.Kill(killPatience); err != nil {
 			return err
 		}
 	}
@@ -147,11 +148,11 @@ func (s *Supervisor) teardown(sb *sandbox, r record) error {
 func (s *Supervisor) clear(id string, slot int) error {
 	for _, pid := range s.groups.Members(id) {
 		// Threads of the sandbox's platform end with it, a moment later.
-		p, err := identify(pid)
+		p, err := proc.Identify(pid)
 		if err != nil {
 			continue
 		}
-		if err := p.kill(killPatience); err != nil {
+		if err := p.Kill(killPatience); err != nil {
 			return err
 		}
 	}
@@ -169,10 +170,10 @@ func (s *Supervisor) watchDeath(sb *sandbox, l *live) {
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
-		err := wait(l.pidfd)
-		how := exit{}
+		err := proc.Wait(l.pidfd)
+		how := proc.Exit{}
 		if err == nil {
-			how = exitOf(l.boot, l.pidfd)
+			how = proc.ExitOf(l.boot, l.pidfd)
 		}
 		close(l.dead)
 		if err != nil {
@@ -183,15 +184,15 @@ func (s *Supervisor) watchDeath(sb *sandbox, l *live) {
 }
 
 // died settles a sandbox that ended by itself.
-func (s *Supervisor) died(sb *sandbox, l *live, how exit) {
+func (s *Supervisor) died(sb *sandbox, l *live, how proc.Exit) {
 	sb.turn <- struct{}{} // an operation that holds it ends: it has deadlines
 	defer func() { <-sb.turn }()
 	r, ok := sb.record()
 	if !ok || sb.current() != l || r.Phase != running && r.Phase != paused {
 		return
 	}
-	if !how.known {
-		how = exitOf(l.boot, l.pidfd) // reaped meanwhile
+	if !how.Known {
+		how = proc.ExitOf(l.boot, l.pidfd) // reaped meanwhile
 	}
 	reason := s.reason(sb.id, how)
 	s.log.Info("sandbox died", "sandbox", sb.id, "reason", reason)
@@ -205,10 +206,10 @@ func (s *Supervisor) died(sb *sandbox, l *live, how exit) {
 }
 
 // reason says why a sandbox ended, from its exit and from what the kernel counted in its group.
-func (s *Supervisor) reason(id string, how exit) string {
+func (s *Supervisor) reason(id string, how proc.Exit) string {
 	panicked, err := os.Stat(filepath.Join(s.path("sandboxes", id), panicLog))
 	switch {
-	case how.known && how.status.Exited() && (err != nil || panicked.Size() == 0):
+	case how.Known && how.Status.Exited() && (err != nil || panicked.Size() == 0):
 		return runtime.ReasonExited
 	case s.groups.OOMKills(id) > 0:
 		return runtime.ReasonOutOfMemory

@@ -42,6 +42,9 @@ func (s *Supervisor) Serve(ctx context.Context, socket string) error {
 	defer os.Remove(socket)
 	ended, end := context.WithCancelCause(ctx)
 	defer end(nil)
+	if s.cfg.Ready != nil {
+		s.cfg.Ready()
+	}
 	server := &http.Server{Handler: s.handler(end), ReadHeaderTimeout: 10 * time.Second, ErrorLog: nil}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(ln) }()
@@ -83,8 +86,12 @@ func (s *Supervisor) handler(end context.CancelCauseFunc) http.Handler {
 	handle(mux, wire.PathUpdate, func(ctx context.Context, in wire.Ref) (struct{}, error) {
 		return struct{}{}, s.Update(ctx, in.ID, in.Generation, in.Resources)
 	})
-	handle(mux, wire.PathPause, func(ctx context.Context, in wire.Ref) (runtime.Status, error) { return s.Pause(ctx, in.ID, in.Generation) })
-	handle(mux, wire.PathResume, func(ctx context.Context, in wire.Ref) (runtime.Status, error) { return s.Resume(ctx, in.ID, in.Generation) })
+	handle(mux, wire.PathPause, func(ctx context.Context, in wire.Ref) (runtime.Status, error) {
+		return s.Pause(ctx, in.ID, in.Generation)
+	})
+	handle(mux, wire.PathResume, func(ctx context.Context, in wire.Ref) (runtime.Status, error) {
+		return s.Resume(ctx, in.ID, in.Generation)
+	})
 	mux.HandleFunc("POST "+wire.PathDial, s.dial)
 	mux.HandleFunc("POST "+wire.PathShutdown, func(w http.ResponseWriter, r *http.Request) {
 		cause := errEnd
@@ -132,29 +139,33 @@ func answer(w http.ResponseWriter, out any, err error) {
 	_ = json.NewEncoder(w).Encode(out) // a caller that is gone is no error of ours
 }
 
-// watch streams changes, a line each.
+// watch streams changes, a line each, after all that there is and a line that says so.
 func (s *Supervisor) watch(w http.ResponseWriter, r *http.Request) {
-	sub := s.events.subscribe(s.List)
-	defer s.events.unsubscribe(sub)
+	queue := s.events.subscribe(s.List)
+	defer s.events.unsubscribe(queue)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out, flush := json.NewEncoder(w), http.NewResponseController(w).Flush
-	if flush() != nil {
+	send := func() error {
+		for _, st := range queue.Take() {
+			if err := out.Encode(wire.Event{Status: &st}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if send() != nil || out.Encode(wire.Event{Synced: true}) != nil || flush() != nil {
 		return
 	}
 	for {
 		select {
-		case <-sub.ready:
-		case <-sub.done:
+		case <-queue.Ready():
+		case <-s.events.done:
+			_ = errors.Join(send(), flush()) // the last of it; a caller that is gone is no error of ours
 			return
 		case <-r.Context().Done():
 			return
 		}
-		for _, st := range sub.take() {
-			if out.Encode(runtime.Event{Status: st}) != nil {
-				return
-			}
-		}
-		if flush() != nil {
+		if send() != nil || flush() != nil {
 			return
 		}
 	}

@@ -173,7 +173,7 @@ func (s *Supervisor) Dial(ctx context.Context, id string, port int) (*net.TCPCon
 	if port < 1 || port > 65535 {
 		return nil, nil, errs.E(errs.InvalidInput, "%d is no port", port)
 	}
-	death, err := l.boot.open()
+	death, err := l.boot.Open()
 	if err != nil {
 		return nil, nil, errs.Wrap(errs.InvalidState, err, "sandbox %s is not running", id).Because("stopped")
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/runtime"
+	"github.com/berthrun/berth/internal/runtime/gvisor/proc"
 )
 
 // phase is what a record says was going on when it was written.
@@ -34,8 +35,8 @@ type record struct {
 	Since      time.Time    `json:"since"`
 	Slot       int          `json:"slot"`
 	BootID     string       `json:"bootId,omitempty"` // of the machine, when it was booted
-	Boot       process      `json:"boot"`
-	Gofer      process      `json:"gofer"`
+	Boot       proc.Process `json:"boot"`
+	Gofer      proc.Process `json:"gofer"`
 }
 
 // status is what callers see of a record.

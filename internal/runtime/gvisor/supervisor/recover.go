@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/berthrun/berth/internal/runtime"
+	"github.com/berthrun/berth/internal/runtime/gvisor/proc"
 )
 
 // recover takes back what an earlier process left: sandboxes that run go on, what was interrupted is finished or undone, and whatever
@@ -18,7 +19,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
-	alive, err := scan(s.path("gvisor"))
+	alive, err := proc.Scan(s.path("gvisor"))
 	if err != nil {
 		return fmt.Errorf("list processes: %w", err)
 	}
@@ -34,7 +35,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 }
 
 // take settles one folder.
-func (s *Supervisor) take(id string, alive []found) error {
+func (s *Supervisor) take(id string, alive []proc.Found) error {
 	sb := s.newSandbox(id)
 	r, err := loadRecord(sb.dir, id)
 	switch {
@@ -95,22 +96,22 @@ func (s *Supervisor) salvage(sb *sandbox) (*record, error) {
 }
 
 // reattach takes a running sandbox back, or settles its death.
-func (s *Supervisor) reattach(sb *sandbox, r record, alive []found) error {
-	pidfd, err := r.Boot.open()
+func (s *Supervisor) reattach(sb *sandbox, r record, alive []proc.Found) error {
+	pidfd, err := r.Boot.Open()
 	if r.BootID != s.bootID {
-		err = errGone // the number may be any process's after a restart of the machine
+		err = proc.ErrGone // the number may be any process's after a restart of the machine
 	}
-	if errors.Is(err, errGone) {
+	if errors.Is(err, proc.ErrGone) {
 		reason := runtime.ReasonHostRestart
 		if r.BootID == s.bootID {
-			reason = s.reason(sb.id, exit{})
+			reason = s.reason(sb.id, proc.Exit{})
 		}
 		s.log.Info("sandbox died meanwhile", "sandbox", sb.id, "reason", reason)
 		if err := s.end(sb.id, alive); err != nil {
 			return err
 		}
 		if r.BootID != s.bootID {
-			r.Boot, r.Gofer = process{}, process{}
+			r.Boot, r.Gofer = proc.Process{}, proc.Process{}
 		}
 		_, err := s.stopped(sb, r, reason)
 		return err
@@ -132,18 +133,18 @@ func (s *Supervisor) reattach(sb *sandbox, r record, alive []found) error {
 }
 
 // end kills the processes of one sandbox that the scan found.
-func (s *Supervisor) end(id string, alive []found) error {
+func (s *Supervisor) end(id string, alive []proc.Found) error {
 	var failed error
 	for _, p := range alive {
-		if p.id == id {
-			failed = errors.Join(failed, p.kill(killPatience))
+		if p.ID == id {
+			failed = errors.Join(failed, p.Kill(killPatience))
 		}
 	}
 	return failed
 }
 
 // sweep removes what belongs to no sandbox in the table.
-func (s *Supervisor) sweep(alive []found) error {
+func (s *Supervisor) sweep(alive []proc.Found) error {
 	slots := map[string]int{}
 	for id, sb := range s.sandboxes {
 		if sb.live != nil {
@@ -152,8 +153,8 @@ func (s *Supervisor) sweep(alive []found) error {
 	}
 	var failed error
 	for _, p := range alive {
-		if _, ok := slots[p.id]; !ok {
-			failed = errors.Join(failed, p.kill(killPatience))
+		if _, ok := slots[p.ID]; !ok {
+			failed = errors.Join(failed, p.Kill(killPatience))
 		}
 	}
 	failed = errors.Join(failed, s.nets.Reclaim(slots))

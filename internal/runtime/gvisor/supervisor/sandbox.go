@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime"
+	"github.com/berthrun/berth/internal/runtime/gvisor/proc"
 )
 
 // sandbox is one on this node. Whoever changes it holds its turn; mu lets others read meanwhile.
@@ -26,7 +27,7 @@ type sandbox struct {
 
 // live is what belongs to one boot.
 type live struct {
-	boot  process
+	boot  proc.Process
 	pidfd *os.File             // of boot
 	cont  *container.Container // nil where gVisor's own state could not be read: then only signals are left
 	child bool                 // boot and gofer are children of this process

@@ -28,20 +28,22 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime/gvisor/cgroup"
 	"github.com/berthrun/berth/internal/runtime/gvisor/netns"
+	"github.com/berthrun/berth/internal/runtime/gvisor/proc"
 	"github.com/berthrun/berth/internal/runtime/gvisor/wire"
 )
 
 // Config of a Supervisor. Root and Guest are required.
 type Config struct {
-	Root         string        // the folder of all that is kept
-	Guest        string        // the program that becomes pid 1 inside
-	CgroupParent string        // default berth
-	Subnet       netip.Prefix  // of all sandboxes; the invalid prefix finds a free one and keeps it
-	Disk         disk.Kind     // default the best there is
-	Parallel     int           // boots at a time; default the number of cores
-	BootTimeout  time.Duration // default a minute
+	Root         string       // the folder of all that is kept
+	Guest        string       // the program that becomes pid 1 inside
+	CgroupMount  string       // default cgroup.Mount
+	CgroupParent string       // default berth
+	Subnet       netip.Prefix // of all sandboxes; the invalid prefix finds a free one and keeps it
+	Disk         disk.Kind    // default the best there is
+	Parallel     int          // boots at a time; default the number of cores
 	Now          func() time.Time
 	Log          *slog.Logger
+	Ready        func() // called once callers are answered; may be nil
 }
 
 // maxSocketPath is what the kernel allows for the address of a Unix socket; gVisor would put a longer one elsewhere.
@@ -72,14 +74,14 @@ type Supervisor struct {
 // Open takes the root folder for itself, prepares the machine, and takes back or cleans up what an earlier process left. It fails where another
 // process has the folder.
 func Open(ctx context.Context, cfg Config) (*Supervisor, error) {
+	if cfg.CgroupMount == "" {
+		cfg.CgroupMount = cgroup.Mount
+	}
 	if cfg.CgroupParent == "" {
 		cfg.CgroupParent = "berth"
 	}
 	if cfg.Parallel <= 0 {
 		cfg.Parallel = runtime.NumCPU()
-	}
-	if cfg.BootTimeout <= 0 {
-		cfg.BootTimeout = time.Minute
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -99,7 +101,7 @@ func Open(ctx context.Context, cfg Config) (*Supervisor, error) {
 	}
 	cfg.Root = root
 	s := &Supervisor{
-		cfg: cfg, log: cfg.Log, bootID: bootID(), boots: make(chan struct{}, cfg.Parallel), events: newHub(),
+		cfg: cfg, log: cfg.Log, bootID: proc.BootID(), boots: make(chan struct{}, cfg.Parallel), events: newHub(),
 		sandboxes: map[string]*sandbox{}, slots: map[int]bool{},
 	}
 	if n := len(s.stateFile("sbx_00000000000000000000", "sock")); n > maxSocketPath {
@@ -129,7 +131,7 @@ func (s *Supervisor) open(ctx context.Context) error {
 	if err := s.describeSelf(); err != nil {
 		return err
 	}
-	if s.groups, err = cgroup.Open(cgroup.Mount, filepath.Join(s.cfg.CgroupParent, s.instance())); err != nil {
+	if s.groups, err = cgroup.Open(s.cfg.CgroupMount, filepath.Join(s.cfg.CgroupParent, s.instance())); err != nil {
 		return fmt.Errorf("open cgroups: %w", err)
 	}
 	if s.nets, err = netns.Open(netns.Config{Dir: s.path("netns"), Instance: s.instance(), Subnet: s.cfg.Subnet}); err != nil {

@@ -18,7 +18,7 @@ const Protocol = 1
 const (
 	PathHello    = "/v1/hello"  // GET → Hello
 	PathList     = "/v1/list"   // GET → []runtime.Status
-	PathWatch    = "/v1/watch"  // GET → one JSON runtime.Event a line, until either side ends it
+	PathWatch    = "/v1/watch"  // GET → one Event a line, until either side ends it
 	PathCreate   = "/v1/create" // runtime.Spec → runtime.Status
 	PathStart    = "/v1/start"  // runtime.Spec → runtime.Status
 	PathStop     = "/v1/stop"   // Ref → runtime.Status

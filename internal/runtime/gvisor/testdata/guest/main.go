@@ -27,9 +27,10 @@ func main() {
 		_ = os.WriteFile("/terminated", []byte("yes"), 0o644)
 		os.Exit(0)
 	}()
+	boot := strconv.FormatInt(time.Now().UnixNano(), 10)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, _ *http.Request) {
-		json.NewEncoder(w).Encode(map[string]any{"protocol": 1, "minProtocol": 1, "build": "test", "features": []string{"files"}, "bootId": strconv.FormatInt(time.Now().UnixNano(), 10)})
+		json.NewEncoder(w).Encode(map[string]any{"protocol": 1, "minProtocol": 1, "build": "test", "features": []string{"files"}, "bootId": boot})
 	})
 	mux.HandleFunc("POST /files/write", func(w http.ResponseWriter, r *http.Request) {
 		var in struct {

@@ -1,4 +1,8 @@
-package supervisor
+// Package proc owns what the runtime and its driver must know of processes on the host: which one a number means, when it ends and how, and
+// which belong to a folder of gVisor's.
+//
+// A process is watched through a descriptor of its own (pidfd) on Go's poller, which works for processes that are no children too.
+package proc
 
 import (
 	"bytes"
@@ -15,25 +19,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is one process for ever: a number alone is given to another one later.
-type process struct {
+// Process is one process for ever: a number alone is given to another one later.
+type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after the machine's start
 }
 
-var errGone = errors.New("the process is gone")
+var ErrGone = errors.New("the process is gone")
 
-// identify reads which process has a number now.
-func identify(pid int) (process, error) {
+// Identify reads which process has a number now.
+func Identify(pid int) (Process, error) {
 	fields, err := statFields(pid)
 	if err != nil {
-		return process{}, err
+		return Process{}, err
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
 	if err != nil {
-		return process{}, fmt.Errorf("read start time: %w", err)
+		return Process{}, fmt.Errorf("read start time: %w", err)
 	}
-	return process{PID: pid, Start: start}, nil
+	return Process{PID: pid, Start: start}, nil
 }
 
 // statFields are the fields of /proc/pid/stat from the third on: the second is a name that may hold anything.
@@ -41,7 +45,7 @@ func statFields(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			return nil, errGone
+			return nil, ErrGone
 		}
 		return nil, err
 	}
@@ -53,28 +57,28 @@ func statFields(pid int) ([]string, error) {
 	return f, nil
 }
 
-// open gives a pidfd on the runtime's poller, or errGone where another process has the number now.
-func (p process) open() (*os.File, error) {
+// Open gives a pidfd on the runtime's poller, or ErrGone where another process has the number now.
+func (p Process) Open() (*os.File, error) {
 	if p.PID <= 0 {
-		return nil, errGone
+		return nil, ErrGone
 	}
 	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
-		return nil, errGone
+		return nil, ErrGone
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open pidfd: %w", err)
 	}
 	// Compared after opening: what the descriptor stands for cannot change any more.
-	if now, err := identify(p.PID); err != nil || now.Start != p.Start {
+	if now, err := Identify(p.PID); err != nil || now.Start != p.Start {
 		unix.Close(fd)
-		return nil, errGone
+		return nil, ErrGone
 	}
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// ended reports whether the process behind a pidfd has, without waiting.
-func ended(f *os.File) bool {
+// Ended reports whether the process behind a pidfd has, without waiting.
+func Ended(f *os.File) bool {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return true
@@ -87,8 +91,8 @@ func ended(f *os.File) bool {
 	return over
 }
 
-// wait waits until the process behind a pidfd has ended, or the file is closed or its deadline passed.
-func wait(f *os.File) error {
+// Wait waits until the process behind a pidfd has ended, or the file is closed or its deadline passed.
+func Wait(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err
@@ -99,10 +103,10 @@ func wait(f *os.File) error {
 	})
 }
 
-// kill ends a process and waits until it has. One that is gone is fine.
-func (p process) kill(patience time.Duration) error {
-	f, err := p.open()
-	if errors.Is(err, errGone) {
+// Kill ends a process and waits until it has. One that is gone is fine.
+func (p Process) Kill(patience time.Duration) error {
+	f, err := p.Open()
+	if errors.Is(err, ErrGone) {
 		return nil
 	}
 	if err != nil {
@@ -120,23 +124,23 @@ func (p process) kill(patience time.Duration) error {
 	if err := f.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	if err := wait(f); err != nil {
+	if err := Wait(f); err != nil {
 		return fmt.Errorf("wait for killed process %d: %w", p.PID, err)
 	}
 	return nil
 }
 
-// exit says how a process ended. Known is false where nobody can tell any more.
-type exit struct {
-	known  bool
-	status unix.WaitStatus
+// Exit says how a process ended. Known is false where nobody can tell any more.
+type Exit struct {
+	Known  bool
+	Status unix.WaitStatus
 }
 
-// exitOf asks how the process behind a pidfd ended: its zombie where it is not reaped, the kernel's own record where it is (since 6.15).
-func exitOf(p process, f *os.File) exit {
+// ExitOf asks how the process behind a pidfd ended: its zombie where it is not reaped, the kernel's own record where it is (since 6.15).
+func ExitOf(p Process, f *os.File) Exit {
 	if fields, err := statFields(p.PID); err == nil && fields[0] == "Z" && fields[19] == strconv.FormatUint(p.Start, 10) {
 		if code, err := strconv.Atoi(fields[49]); err == nil {
-			return exit{true, unix.WaitStatus(code)}
+			return Exit{true, unix.WaitStatus(code)}
 		}
 	}
 	// The first version of struct pidfd_info.
@@ -150,34 +154,34 @@ func exitOf(p process, f *os.File) exit {
 	var errno unix.Errno
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return exit{}
+		return Exit{}
 	}
 	_ = raw.Control(func(fd uintptr) {
 		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, getInfo|unsafe.Sizeof(info)<<16, uintptr(unsafe.Pointer(&info)))
 	})
 	if errno != 0 || info.mask&(1<<3) == 0 {
-		return exit{}
+		return Exit{}
 	}
-	return exit{true, unix.WaitStatus(info.exitCode)}
+	return Exit{true, unix.WaitStatus(info.exitCode)}
 }
 
-// found is a process of gVisor that belongs to a root folder.
-type found struct {
-	process
-	id   string // of its sandbox
-	boot bool   // or gofer
+// Found is a process of gVisor that belongs to a root folder.
+type Found struct {
+	Process
+	ID   string // of its sandbox
+	Boot bool   // or gofer
 }
 
-// scan finds every process that serves a sandbox of a root folder, by its arguments.
-func scan(root string) ([]found, error) {
+// Scan finds every process that serves a sandbox of a root folder, by its arguments.
+func Scan(root string) ([]Found, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
 	}
-	var out []found
+	var out []Found
 	for _, dir := range dirs {
 		pid, _ := strconv.Atoi(filepath.Base(dir))
-		p, err := identify(pid)
+		p, err := Identify(pid)
 		if err != nil {
 			continue // it has ended meanwhile
 		}
@@ -189,13 +193,13 @@ func scan(root string) ([]found, error) {
 		if args[0] != "runsc-sandbox" && args[0] != "runsc-gofer" || !slices.Contains(args, "--root="+root) {
 			continue
 		}
-		out = append(out, found{process: p, id: args[len(args)-1], boot: args[0] == "runsc-sandbox"})
+		out = append(out, Found{Process: p, ID: args[len(args)-1], Boot: args[0] == "runsc-sandbox"})
 	}
 	return out, nil
 }
 
-// bootID names this start of the machine.
-func bootID() string {
+// BootID names this start of the machine.
+func BootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))
 }

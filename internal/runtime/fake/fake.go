@@ -10,17 +10,22 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
+	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
 // Config says how the driver behaves.
 type Config struct {
 	Dir string // holds a folder for each sandbox
+	// Images are the ids that sandboxes can be made of; any where nil.
+	Images []string
 	// Before is called with the method's name and the sandbox's id before each change; its error is the call's. It may wait.
 	Before func(ctx context.Context, method, id string) error
 	Now    func() time.Time
@@ -45,6 +50,7 @@ type box struct {
 	guest  *guest.Server
 	server *http.Server
 	addr   string
+	halted chan struct{} // closed when this boot ends
 }
 
 var _ runtime.Driver = (*Driver)(nil)
@@ -67,17 +73,17 @@ func (d *Driver) Name() string { return "fake" }
 func (d *Driver) Capabilities() runtime.Capabilities { return runtime.Capabilities{} }
 
 // enter finds a sandbox, locks it and checks the generation. With make a missing one is made.
-func (d *Driver) enter(id string, generation int64, create bool) (*box, error) {
+func (d *Driver) enter(sandbox string, generation int64, create bool) (*box, error) {
 	for {
 		d.mu.Lock()
-		b := d.boxes[id]
+		b := d.boxes[sandbox]
 		if b == nil && create {
-			b = &box{root: filepath.Join(d.cfg.Dir, id), status: runtime.Status{ID: id, State: runtime.Stopped, ExitStatus: -1, Since: d.cfg.Now()}}
-			d.boxes[id] = b
+			b = &box{root: filepath.Join(d.cfg.Dir, sandbox), status: runtime.Status{ID: sandbox, State: runtime.Stopped, ExitStatus: -1, Since: d.cfg.Now()}}
+			d.boxes[sandbox] = b
 		}
 		d.mu.Unlock()
 		if b == nil {
-			return nil, errs.E(errs.NotFound, "there is no sandbox %s on this node", id)
+			return nil, errs.E(errs.NotFound, "there is no sandbox %s on this node", sandbox)
 		}
 		b.mu.Lock()
 		if b.gone {
@@ -112,16 +118,23 @@ func (d *Driver) bring(ctx context.Context, method string, spec runtime.Spec, cr
 	if err := ctx.Err(); err != nil {
 		return runtime.Status{}, err
 	}
+	if err := d.check(spec); err != nil {
+		return runtime.Status{}, err
+	}
 	b, err := d.enter(spec.ID, spec.Generation, create)
 	if err != nil {
 		return runtime.Status{}, err
 	}
 	defer b.mu.Unlock()
-	if st := d.statusOf(b); st.State == runtime.Running {
+	st := d.statusOf(b)
+	if st.State == runtime.Running {
 		return st, nil
 	}
 	_, serr := os.Stat(b.root)
 	fresh := errors.Is(serr, os.ErrNotExist)
+	if create && !fresh {
+		return runtime.Status{}, errs.E(errs.AlreadyExists, "the sandbox is there already").Because("stopped")
+	}
 	err = d.cfg.Before(ctx, method, spec.ID)
 	if err == nil {
 		err = d.boot(b, spec)
@@ -133,6 +146,22 @@ func (d *Driver) bring(ctx context.Context, method string, spec runtime.Spec, cr
 		return runtime.Status{}, err
 	}
 	return d.set(b, runtime.Running, ""), nil
+}
+
+func (d *Driver) check(spec runtime.Spec) error {
+	if !id.Valid(id.Sandbox, spec.ID) || strings.ContainsAny(spec.Image, "/.") {
+		return errs.E(errs.InvalidInput, "the id of the sandbox or of its image is malformed")
+	}
+	if spec.Network != runtime.NetworkInternet && spec.Network != runtime.NetworkNone {
+		return errs.E(errs.InvalidInput, "there is no network %q", spec.Network)
+	}
+	if d.cfg.Images != nil && !slices.Contains(d.cfg.Images, spec.Image) {
+		return errs.E(errs.NotFound, "there is no image %s on this node", spec.Image)
+	}
+	if spec.Resources.VCPU <= 0 || spec.Resources.MemoryMiB <= 0 {
+		return errs.E(errs.InvalidInput, "a sandbox needs CPU and memory")
+	}
+	return nil
 }
 
 func (d *Driver) boot(b *box, spec runtime.Spec) error {
@@ -152,9 +181,14 @@ func (d *Driver) boot(b *box, spec runtime.Spec) error {
 	srv := &http.Server{Handler: g.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	b.guest, b.server, b.addr = g, srv, ln.Addr().String()
 	d.wg.Go(func() { _ = srv.Serve(ln) })
+	halted := make(chan struct{})
+	b.halted = halted
 	d.wg.Go(func() {
-		<-g.Down()
-		d.ended(b, g)
+		select {
+		case <-g.Done():
+			d.ended(b, g)
+		case <-halted:
+		}
 	})
 	return nil
 }
@@ -176,16 +210,20 @@ func (d *Driver) halt(b *box) {
 	}
 	g, srv := b.guest, b.server
 	b.guest, b.server, b.addr = nil, nil, ""
+	close(b.halted)
 	_ = srv.Close()
 	g.Close()
 }
 
 // Kill ends a sandbox as if its kernel had died, for tests.
 func (d *Driver) Kill(id, reason string) {
-	b, err := d.enter(id, 1<<62, false)
-	if err != nil {
+	d.mu.Lock()
+	b := d.boxes[id]
+	d.mu.Unlock()
+	if b == nil {
 		return
 	}
+	b.mu.Lock()
 	defer b.mu.Unlock()
 	d.halt(b)
 	d.set(b, runtime.Stopped, reason)
@@ -230,6 +268,7 @@ func (d *Driver) Delete(ctx context.Context, id string, generation int64) error 
 func (d *Driver) drop(b *box) {
 	b.gone = true
 	_ = os.RemoveAll(b.root)
+	d.set(b, runtime.Deleted, "")
 	d.mu.Lock()
 	delete(d.boxes, b.status.ID)
 	d.mu.Unlock()
@@ -280,7 +319,10 @@ func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error
 		return nil, err
 	}
 	if st.State != runtime.Running {
-		return nil, errs.E(errs.InvalidState, "the sandbox does not run").Because("not_running")
+		return nil, errs.E(errs.InvalidState, "the sandbox does not run").Because("stopped")
+	}
+	if port < 1 || port > 65535 {
+		return nil, errs.E(errs.InvalidInput, "there is no port %d", port)
 	}
 	addr := st.Address
 	if port != guest.Port {
@@ -300,7 +342,7 @@ func (d *Driver) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 		return runtime.Stats{}, err
 	}
 	if st.State != runtime.Running {
-		return runtime.Stats{}, errs.E(errs.InvalidState, "the sandbox does not run").Because("not_running")
+		return runtime.Stats{}, errs.E(errs.InvalidState, "the sandbox does not run").Because("stopped")
 	}
 	var s runtime.Stats
 	err = filepath.Walk(filepath.Join(d.cfg.Dir, id), func(_ string, info os.FileInfo, err error) error {
@@ -309,12 +351,15 @@ func (d *Driver) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 		}
 		return nil
 	})
-	s.MemoryBytes, s.Pids = 1, 1
+	s.CPUSeconds, s.MemoryBytes, s.Pids = d.cfg.Now().Sub(st.Since).Seconds(), 1, 1 // there is one process for all
 	return s, err
 }
 
 // Update implements runtime.Driver: there is nothing to limit.
-func (d *Driver) Update(_ context.Context, id string, generation int64, _ runtime.Resources) error {
+func (d *Driver) Update(_ context.Context, id string, generation int64, r runtime.Resources) error {
+	if r.VCPU <= 0 || r.MemoryMiB <= 0 {
+		return errs.E(errs.InvalidInput, "a sandbox needs CPU and memory")
+	}
 	b, err := d.enter(id, generation, false)
 	if err != nil {
 		return err

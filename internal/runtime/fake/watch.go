@@ -105,4 +105,3 @@ func (d *Driver) Restore(context.Context, runtime.Spec, string) (runtime.Status,
 
 // Snapshot implements runtime.Driver.
 func (d *Driver) Snapshot(context.Context, string, int64, string) error { return unsupported() }
-

@@ -194,7 +194,7 @@ func (s *Service) actOutput(ctx context.Context, in *api.ProcessOutputIn, _ *op.
 		}
 		back := func() {}
 		if wait > 0 {
-			back = s.Yield(ctx)
+			back = op.Yield(ctx)
 		}
 		o, err := g.Output(ctx, in.ProcessID, guest.OutputQuery{Stream: stream, Offset: in.Offset, Limit: limit, Wait: wait})
 		back()

@@ -42,10 +42,8 @@ type Config struct {
 	DB        *db.DB
 	Sandboxes Sandboxes
 	Blobs     Blobs
-	// Yield gives back the caller's place among the calls in flight for as long as a call waits; the answer takes it again.
-	Yield  func(ctx context.Context) (back func())
-	Now    func() time.Time
-	Logger *slog.Logger
+	Now       func() time.Time
+	Logger    *slog.Logger
 }
 
 // Service runs commands and processes.
@@ -60,9 +58,6 @@ func New(c Config) *Service {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
-	}
-	if c.Yield == nil {
-		c.Yield = func(context.Context) func() { return func() {} }
 	}
 	return &Service{c}
 }

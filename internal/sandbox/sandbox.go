@@ -65,8 +65,6 @@ type Config struct {
 	MayWake func(c *caller.Caller) bool
 	// DiskBounds gives the least and the most GiB of one sandbox's disk. 10 to 30 where nil.
 	DiskBounds func(ctx context.Context, orgID string) (least, most int64, err error)
-	// Yield gives back the caller's place among the calls in flight for as long as a call waits; the answer takes it again.
-	Yield func(ctx context.Context) (back func())
 	// BootTimeout bounds a boot from the first step to the guest's answer. 120 s where 0.
 	BootTimeout time.Duration
 	// Grace is how long a stopping sandbox gets to end by itself. 5 s where 0.
@@ -109,9 +107,6 @@ func New(c Config) *Service {
 	}
 	if c.MayWake == nil {
 		c.MayWake = func(*caller.Caller) bool { return true }
-	}
-	if c.Yield == nil {
-		c.Yield = func(context.Context) func() { return func() {} }
 	}
 	if c.DiskBounds == nil {
 		c.DiskBounds = func(context.Context, string) (int64, int64, error) { return 10, 30, nil }

@@ -78,7 +78,7 @@ func (s *Service) findDeleted(ctx context.Context, q op.Tx, id string) (*row, er
 
 // settle waits until a sandbox is in none of the moving states, at most for the given time, and gives it as it is then.
 func (s *Service) settle(ctx context.Context, id string, most time.Duration) (*row, error) {
-	defer s.Yield(ctx)()
+	defer op.Yield(ctx)()
 	wctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	var last *row

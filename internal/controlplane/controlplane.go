@@ -1,0 +1,241 @@
+// Package controlplane assembles the control plane: database, services, the registry they are bound in, the path of a call, and the faces.
+//
+// It is one of the two places that know concrete services. It decides nothing that a service or a face does not.
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/audit"
+	"github.com/berthrun/berth/internal/blob"
+	"github.com/berthrun/berth/internal/call"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/event"
+	"github.com/berthrun/berth/internal/file"
+	"github.com/berthrun/berth/internal/httpapi"
+	"github.com/berthrun/berth/internal/identity"
+	"github.com/berthrun/berth/internal/mcpapi"
+	"github.com/berthrun/berth/internal/nodeapi"
+	"github.com/berthrun/berth/internal/process"
+	"github.com/berthrun/berth/internal/quota"
+	"github.com/berthrun/berth/internal/runtime"
+	"github.com/berthrun/berth/internal/sandbox"
+)
+
+// Config says what a control plane runs on. Useful zero values: only Database, Blobs and Node are needed.
+type Config struct {
+	Database string // a path or URL, see db.Config
+	Blobs    string // a folder or URL, see blob.Open
+	// Node connects to the node.
+	Node func(ctx context.Context) (net.Conn, error)
+	// PublicURL is the address under which callers reach it; for MCP the request's own where empty.
+	PublicURL      string
+	TrustedProxies []netip.Prefix
+	Defaults       sandbox.Defaults // what a create leaves out; see withDefaults
+	Limits         map[string]int64 // of an organization, by quota key; none where absent
+	CallsPerMinute int              // of one caller; 600 where 0
+	CallsInFlight  int              // MCP calls of one caller at once; 4 where 0
+	Version        string
+	Now            func() time.Time
+	Logger         *slog.Logger
+	// Tick is how often idling and expiry are looked at; a second where 0.
+	Tick time.Duration
+}
+
+// The defaults of a sandbox. Until pause exists an idle one is stopped, after half an hour.
+func (c *Config) withDefaults() {
+	d := &c.Defaults
+	if d.Resources.VCPU == 0 {
+		d.Resources.VCPU = 1
+	}
+	if d.Resources.MemoryMiB == 0 {
+		d.Resources.MemoryMiB = 2048
+	}
+	if d.Resources.DiskGiB == 0 {
+		d.Resources.DiskGiB = 10
+	}
+	if d.IdleSeconds == 0 {
+		d.IdleSeconds = 1800
+	}
+	if d.TTLSeconds == 0 {
+		d.TTLSeconds = 24 * 3600
+	}
+	if d.Pids == 0 {
+		d.Pids = 1024
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Plane is a control plane.
+type Plane struct {
+	cfg       Config
+	db        *db.DB
+	blobs     *blob.Store
+	node      *nodeapi.Client
+	registry  *op.Registry
+	path      *call.Path
+	identity  *identity.Service
+	sandboxes *sandbox.Service
+	quota     *quota.Service
+	events    *event.Log
+	audit     *audit.Log
+	limiter   *call.Buckets
+	handler   http.Handler
+}
+
+// Open connects everything. The node must answer.
+func Open(ctx context.Context, cfg Config) (_ *Plane, err error) {
+	cfg.withDefaults()
+	p := &Plane{cfg: cfg}
+	defer func() {
+		if err != nil {
+			_ = p.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	if p.db, err = db.Open(ctx, db.Config{URL: cfg.Database, Logger: cfg.Logger}); err != nil {
+		return nil, err
+	}
+	if p.blobs, err = blob.Open(ctx, cfg.Blobs); err != nil {
+		return nil, err
+	}
+	p.node = nodeapi.NewClient(cfg.Node)
+	if _, err = p.node.Info(ctx); err != nil {
+		return nil, fmt.Errorf("ask the node: %w", err)
+	}
+	if err = p.services(); err != nil {
+		return nil, err
+	}
+	if err = p.faces(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// services makes the services and binds their operations.
+func (p *Plane) services() error {
+	cfg := p.cfg
+	p.events = event.New(event.Config{DB: p.db, Now: cfg.Now})
+	p.audit = audit.New(audit.Config{DB: p.db, Now: cfg.Now, Logger: cfg.Logger})
+	p.quota = quota.New(quota.Config{DB: p.db, Defaults: cfg.Limits, Logger: cfg.Logger})
+	p.limiter = call.NewBuckets(call.BucketsConfig{DB: p.db, PerMinute: cfg.CallsPerMinute, Now: cfg.Now, Override: func(ctx context.Context, org string) (int64, error) {
+		return p.quota.Limit(ctx, org, quota.CallsPerMinute)
+	}})
+	inFlight := cfg.CallsInFlight
+	if inFlight == 0 {
+		inFlight = 4
+	}
+	p.identity = identity.New(identity.Config{
+		DB: p.db, Limits: p.quota, CallsPerMinute: p.limiter.PerMinute, CallsInFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
+	})
+	processes := process.New(process.Config{DB: p.db, Blobs: p.blobs, Now: cfg.Now, Logger: cfg.Logger})
+	p.sandboxes = sandbox.New(sandbox.Config{
+		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Defaults: cfg.Defaults,
+		MayWake: p.mayWake, DiskBounds: p.quota.Disk, Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick,
+	})
+	processes.Sandboxes = p.sandboxes
+	p.quota.Count(p.sandboxes.Count)
+
+	p.registry = op.NewRegistry()
+	p.sandboxes.Register(p.registry)
+	processes.Register(p.registry)
+	file.New(p.sandboxes).Register(p.registry)
+	p.identity.Register(p.registry)
+	registerCapabilities(p.registry, p.node, cfg.Version)
+	p.path = call.New(call.Config{
+		DB: p.db, Authorizer: p.identity, Limiter: p.limiter, Auditor: p.audit, InFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
+	})
+	return nil
+}
+
+// faces makes the handler of everything that is served.
+func (p *Plane) faces() error {
+	cfg := p.cfg
+	source := httpapi.SourceIP(cfg.TrustedProxies)
+	mcp, err := mcpapi.New(mcpapi.Config{
+		Registry: p.registry, Path: p.path, Visible: p.identity.Visible, Authenticate: p.identity.Authenticate,
+		PublicURL: cfg.PublicURL, Version: cfg.Version, Logger: cfg.Logger, SourceIP: source,
+	})
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	for _, route := range mcp.Routes() {
+		mux.Handle(route, mcp)
+	}
+	mux.Handle("/", httpapi.New(httpapi.Config{
+		Registry: p.registry, Path: p.path, Authenticate: p.identity.Authenticate, Ready: p.ready, PublicURL: cfg.PublicURL,
+		TrustedProxies: cfg.TrustedProxies, Logger: cfg.Logger, Version: cfg.Version,
+	}))
+	p.handler = mux
+	return nil
+}
+
+// Handler serves the HTTP API and MCP.
+func (p *Plane) Handler() http.Handler { return p.handler }
+
+// Registry holds the operations.
+func (p *Plane) Registry() *op.Registry { return p.registry }
+
+// EnsureRoot makes the first organization, workspace and administrator's key where there is none, and gives the key's secret then.
+func (p *Plane) EnsureRoot(ctx context.Context) (secret string, err error) {
+	_, secret, err = p.identity.EnsureRoot(ctx)
+	return secret, err
+}
+
+// ready says whether calls can be served: the database and the node answer.
+func (p *Plane) ready(ctx context.Context) error {
+	if _, err := p.db.Now(ctx, p.db); err != nil {
+		return err
+	}
+	_, err := p.node.Info(ctx)
+	return err
+}
+
+// Run does the work between calls until the context ends.
+func (p *Plane) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{
+		p.sandboxes.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
+	} {
+		g.Go(func() error { return run(ctx) })
+	}
+	if err := g.Wait(); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// Close waits for effects under way and lets go of everything. Sandboxes go on.
+func (p *Plane) Close(ctx context.Context) error {
+	var err error
+	if p.path != nil {
+		err = errors.Join(err, p.path.Close(ctx), p.audit.Flush(ctx))
+	}
+	if p.node != nil {
+		err = errors.Join(err, p.node.Close())
+	}
+	if p.blobs != nil {
+		err = errors.Join(err, p.blobs.Close())
+	}
+	if p.db != nil {
+		err = errors.Join(err, p.db.Close())
+	}
+	return err
+}
+
+var _ runtime.Driver = (*nodeapi.Client)(nil)

@@ -1,0 +1,32 @@
+// Command berth is the whole of Berth in one program: the server with its node, and the command line for it.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli"
+)
+
+// version is set when a release is built.
+var version = "0.1.0-dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	go func() {
+		// The first signal ends what runs in order; a second one ends the program.
+		<-ctx.Done()
+		stop()
+	}()
+	code := cli.Main(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr, cli.Commands{
+		Version: version,
+		Extra:   []*cobra.Command{serveCommand(os.Getenv), devCommand(os.Getenv), prepareCommand(os.Getenv)},
+	})
+	stop()
+	os.Exit(code)
+}

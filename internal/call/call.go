@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/audit"
 	"github.com/berthrun/berth/internal/caller"
 )
 
@@ -37,4 +38,19 @@ type Authorizer interface {
 	Authorize(ctx context.Context, c *caller.Caller, o *op.Operation, d *op.Draft) (Decision, error)
 	// Visible reports whether the caller may be shown the operation at all. It never decides about doing it.
 	Visible(c *caller.Caller, info op.Info) bool
+}
+
+// Limiter holds back callers that call too often.
+type Limiter interface {
+	// Allow counts one call. One too many is errs.RateLimited with the time after which the next one is allowed.
+	Allow(ctx context.Context, c *caller.Caller) error
+}
+
+// Auditor records calls.
+type Auditor interface {
+	// Begin records a write in the transaction of its intent; End follows with its result.
+	Begin(ctx context.Context, tx op.Tx, e audit.Entry) (row string, err error)
+	End(row, result string, took time.Duration)
+	// Record records any other call at its end.
+	Record(e audit.Entry)
 }

@@ -1,0 +1,243 @@
+package call
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/audit"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/id"
+)
+
+const (
+	defaultDeadline = 75 * time.Second
+	defaultInFlight = 4
+	// grace is how long an act may take to come back once its deadline has passed.
+	grace = 5 * time.Second
+)
+
+// Config says what a Path works with. DB, Authorizer, Limiter and Auditor are needed.
+type Config struct {
+	DB         *db.DB
+	Authorizer Authorizer
+	Limiter    Limiter
+	Auditor    Auditor
+	InFlight   int                  // calls of one caller at the same time, of those that count; 0: 4
+	Now        func() time.Time     // nil: time.Now
+	NewID      func(id.Kind) string // nil: id.New
+	Logger     *slog.Logger         // nil: discards
+}
+
+// Path is the path of every call.
+type Path struct {
+	cfg      Config
+	inflight *inflight
+	rows     rows
+	acting   sync.WaitGroup // acts go on when their callers go away
+
+	// crash stops a call where it stands, as if the server were killed there. Only tests set it.
+	crash func(step string) bool
+}
+
+// errCrashed ends a call that crash stopped.
+var errCrashed = errors.New("stopped by a test")
+
+// New makes a Path.
+func New(cfg Config) *Path {
+	if cfg.InFlight == 0 {
+		cfg.InFlight = defaultInFlight
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.NewID == nil {
+		cfg.NewID = id.New
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Path{cfg: cfg, inflight: newInflight(cfg.InFlight), rows: rows{cfg.DB, leaseFor}, crash: func(string) bool { return false }}
+}
+
+// Close waits for the effects of calls whose callers have gone, or for the context.
+func (p *Path) Close(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.acting.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Run removes what has expired, until the context ends; it gives its error.
+func (p *Path) Run(ctx context.Context) error {
+	tick := time.NewTicker(10 * time.Minute)
+	defer tick.Stop()
+	for {
+		if err := p.rows.purge(ctx); err != nil && ctx.Err() == nil {
+			p.cfg.Logger.Error("expired retry keys were not removed", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// one is one call on its way.
+type one struct {
+	op     *op.Operation
+	caller *caller.Caller
+	raw    json.RawMessage
+	in     any
+	draft  *op.Draft
+	begun  time.Time
+	until  time.Time // its deadline
+}
+
+// Do takes a call along the path. The caller comes from the context. Every error carries a code (errs.From); a result that was kept for the caller's
+// retry key is a replay. The caller may go away: that ends its waiting, never an effect that has begun.
+func (p *Path) Do(ctx context.Context, o *op.Operation, raw json.RawMessage, opts Options) (*Result, error) {
+	from := caller.From(ctx)
+	if from == nil {
+		return nil, errs.E(errs.Unauthenticated, "no valid credential was given").Suggest("Send a key as Authorization: Bearer.")
+	}
+	who := *from
+	if who.RequestID == "" {
+		who.RequestID = p.cfg.NewID(id.Request)
+	}
+	if opts.Deadline <= 0 {
+		opts.Deadline = defaultDeadline
+	}
+	c := &one{op: o, caller: &who, raw: raw, begun: p.cfg.Now(), until: time.Now().Add(opts.Deadline)}
+	ctx, cancel := context.WithDeadline(caller.With(ctx, &who), c.until)
+	defer cancel()
+	if err := p.cfg.Limiter.Allow(ctx, &who); err != nil {
+		return nil, p.shown(c, err)
+	}
+	if opts.InFlight {
+		s, err := p.inflight.enter(who.PrincipalID)
+		if err != nil {
+			return nil, err
+		}
+		defer s.leave()
+		ctx = op.WithYield(ctx, s.yield)
+	}
+	if err := p.prepare(ctx, c); err != nil {
+		return nil, p.refuse(c, err)
+	}
+	if o.Hints.Has(op.Write) {
+		return p.write(ctx, c)
+	}
+	return p.read(ctx, c)
+}
+
+// prepare is everything up to authorization: it changes nothing.
+func (p *Path) prepare(ctx context.Context, c *one) (err error) {
+	if c.caller.ReadOnly && c.op.Hints.Has(op.Write) {
+		return errs.E(errs.Forbidden, "this connection is read-only").Because("read_only").Suggest("Use the endpoint that may write.")
+	}
+	if c.in, err = c.op.Decode(c.raw); err != nil {
+		return err
+	}
+	return safely(func() error {
+		if c.draft, err = c.op.Draft(ctx, c.in); err != nil {
+			return err
+		}
+		if c.draft == nil {
+			return fmt.Errorf("%s has made no draft", c.op.Name)
+		}
+		decision, err := p.cfg.Authorizer.Authorize(ctx, c.caller, c.op, c.draft)
+		if err != nil {
+			return err
+		}
+		if !decision.Allowed {
+			return errs.E(errs.Forbidden, "%s", decision.Message).Because("not_allowed").
+				Suggest("Use a credential that may do this, or ask an administrator for one.").With("action", c.op.Action)
+		}
+		return nil
+	})
+}
+
+func (p *Path) read(ctx context.Context, c *one) (*Result, error) {
+	var res *Result
+	err := safely(func() error {
+		out, err := c.op.Act(ctx, c.in, c.draft)
+		if err != nil {
+			return err
+		}
+		res, err = encode(out)
+		return err
+	})
+	if err != nil {
+		return nil, p.refuse(c, err)
+	}
+	p.record(c, audit.OK)
+	return res, nil
+}
+
+func encode(out any) (*Result, error) {
+	b, err := op.Encode(out)
+	if err != nil {
+		return nil, err
+	}
+	return &Result{Value: out, JSON: b}, nil
+}
+
+// refuse records a call that ends without an intent and gives its error as it is shown.
+func (p *Path) refuse(c *one, err error) error {
+	shown := p.shown(c, err)
+	p.record(c, string(shown.Code))
+	return shown
+}
+
+func (p *Path) record(c *one, result string) {
+	e := p.entry(c)
+	e.Result, e.Duration = result, p.cfg.Now().Sub(c.begun)
+	p.cfg.Auditor.Record(e)
+}
+
+func (p *Path) entry(c *one) audit.Entry {
+	e := audit.Entry{At: c.begun, Caller: *c.caller, Operation: c.op.Name, Action: c.op.Action}
+	if c.draft != nil {
+		e.ResourceKind, e.ResourceID = c.draft.Resource.Kind, c.draft.Resource.ID
+	}
+	return e
+}
+
+// shown turns any error into one with a code. What callers are not told is logged.
+func (p *Path) shown(c *one, err error) *errs.Error {
+	if errors.Is(err, context.Canceled) && errs.CodeOf(err) == errs.Internal {
+		return errs.Wrap(errs.Timeout, err, "the caller went away").Suggest("Read the resource to see how far it came.")
+	}
+	e := errs.From(err)
+	if e.Code == errs.Internal {
+		p.cfg.Logger.Error("a call failed", "operation", c.op.Name, "request_id", c.caller.RequestID, "error", err)
+	}
+	return e
+}
+
+// safely turns a panic of a service into an error.
+func safely(fn func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return fn()
+}

@@ -18,15 +18,18 @@ func fail(code, format string, args ...any) error {
 	return &failure{code, fmt.Sprintf(format, args...)}
 }
 
-// clip shortens a string to at most n bytes without cutting a character.
+// clip shortens a string to at most n bytes without cutting a character, and makes it UTF-8.
 func clip(s string, n int) string {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "?")
+	}
 	if len(s) <= n {
 		return s
 	}
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--
 	}
-	return strings.ToValidUTF8(s[:n], "\uFFFD")
+	return s[:n]
 }
 
 // How much of a process's command and directory is told.

@@ -214,7 +214,8 @@ type FileWrite struct {
 	IfMatch string `json:"ifMatch,omitempty"`
 }
 
-// FileWritten is what was written, read back from the file system.
+// FileWritten is what was written, read back from the file system. Through a symlink it describes the file that was written to, under the path
+// that was given.
 type FileWritten struct {
 	Info   FileInfo `json:"info"`
 	SHA256 string   `json:"sha256"` // of the whole file; empty where it is larger than 64 MiB or its mode keeps it from being read

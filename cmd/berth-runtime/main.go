@@ -17,7 +17,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-	gvisorlog "gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/runsc/version"
 
 	"github.com/berthrun/berth/internal/disk"
@@ -91,8 +90,7 @@ func serve(f flags) error {
 		return err
 	}
 	cfg.Log = slog.New(slog.NewTextHandler(out, nil))
-	gvisorlog.SetTarget(gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: out}})
-	gvisorlog.SetLevel(gvisorlog.Warning)
+	supervisor.QuietGVisor(out)
 	var ready *os.File
 	if f.readyFD > 2 {
 		unix.CloseOnExec(f.readyFD)

@@ -152,9 +152,9 @@ func (s *settings) serve(ctx context.Context, out io.Writer, agent *nodeagent.Ag
 	if serr := server.Shutdown(dctx); serr != nil {
 		_ = server.Close()
 	}
-	cerr := plane.Close(dctx)
+	plane.Drain(dctx)
 	end()
-	return errors.Join(err, work.Wait(), cerr)
+	return errors.Join(err, work.Wait(), plane.Close(dctx))
 }
 
 // announce tells a person and a program that the server serves.

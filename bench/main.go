@@ -1,0 +1,143 @@
+// Command bench measures whole flows of a running Berth beside their peers in one run, and writes what it found as a table.
+//
+//	go run ./bench -berth bin/berth -runsc .build/runsc -base .build/base
+//
+// It needs root. Every pair is measured in turns, so that what else the machine does strikes both alike; ratios are of medians.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// bench is one run: what it was told, and what it found.
+type bench struct {
+	berth, runsc, runtime, guest, base string
+	rounds, quick, idle                int
+	only                               string
+	rows                               []row
+}
+
+// row is a line of the table.
+type row struct {
+	what   string
+	ours   []time.Duration
+	peer   string
+	theirs []time.Duration
+	must   string
+	met    bool
+	figure string // instead of a ratio
+}
+
+func main() {
+	var b bench
+	flag.StringVar(&b.berth, "berth", "bin/berth", "the program")
+	flag.StringVar(&b.runsc, "runsc", ".build/runsc", "gVisor's own program, the peer")
+	flag.StringVar(&b.runtime, "runtime", "bin/berth-runtime", "berth-runtime, for the guest alone")
+	flag.StringVar(&b.guest, "guest", "bin/berth-guest", "berth-guest, for the guest alone")
+	flag.StringVar(&b.base, "base", ".build/base", "the folder of prepared images")
+	flag.IntVar(&b.rounds, "rounds", 15, "creates of each kind")
+	flag.IntVar(&b.quick, "commands", 100, "commands of each kind")
+	flag.IntVar(&b.idle, "idle", 100, "idle sandboxes whose memory is read")
+	flag.StringVar(&b.only, "only", "", "create, command or memory")
+	out := flag.String("o", "", "a file to write the table to")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := b.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
+	}
+	table := b.table()
+	fmt.Print(table)
+	if *out != "" {
+		if err := os.WriteFile(*out, []byte(table), 0o644); err != nil { //nolint:gosec // a report for everybody
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+	}
+}
+
+func (b *bench) run(ctx context.Context) error {
+	rootfs, err := b.rootfs()
+	if err != nil {
+		return err
+	}
+	s, err := b.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, *server, string) error
+	}{{"create", b.create}, {"command", b.command}, {"memory", b.memory}} {
+		if b.only != "" && b.only != part.name {
+			continue
+		}
+		if err := part.run(ctx, s, rootfs); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}
+
+// rootfs is the tree of the one prepared image.
+func (b *bench) rootfs() (string, error) {
+	found, err := filepath.Glob(filepath.Join(b.base, "*", "rootfs"))
+	if err != nil || len(found) == 0 {
+		return "", fmt.Errorf("no image in %s: make base makes one", b.base)
+	}
+	return filepath.Abs(found[0])
+}
+
+func median(d []time.Duration) time.Duration { return at(d, 50) }
+
+func at(d []time.Duration, percent int) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(d))
+	return s[(len(s)-1)*percent/100]
+}
+
+func (r *row) ratio() float64 { return float64(median(r.ours)) / float64(median(r.theirs)) }
+
+func (b *bench) add(what string, ours []time.Duration, peer string, theirs []time.Duration, most float64) {
+	r := row{what: what, ours: ours, peer: peer, theirs: theirs, must: fmt.Sprintf("≤ %.1f ×", most)}
+	r.met = r.ratio() <= most
+	b.rows = append(b.rows, r)
+}
+
+func (b *bench) table() string {
+	var t strings.Builder
+	fmt.Fprintf(&t, "Measured on %d cores, %s/%s, %s. Medians, in brackets the 10th and 90th percentile.\n\n", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH,
+		time.Now().UTC().Format("2006-01-02"))
+	t.WriteString("| what | Berth | peer | | ratio | must | |\n|---|---|---|---|---|---|---|\n")
+	for _, r := range b.rows {
+		verdict := "missed"
+		if r.met {
+			verdict = "met"
+		}
+		if r.figure != "" {
+			fmt.Fprintf(&t, "| %s | %s | %s | | | %s | %s |\n", r.what, r.figure, r.peer, r.must, verdict)
+			continue
+		}
+		fmt.Fprintf(&t, "| %s | %s | %s | %s | %.2f | %s | %s |\n", r.what, spread(r.ours), r.peer, spread(r.theirs), r.ratio(), r.must, verdict)
+	}
+	return t.String()
+}
+
+func spread(d []time.Duration) string {
+	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Microseconds())/1000) }
+	return fmt.Sprintf("%s ms (%s–%s, n=%d)", ms(median(d)), ms(at(d, 10)), ms(at(d, 90)), len(d))
+}

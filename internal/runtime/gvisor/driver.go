@@ -53,6 +53,7 @@ type Driver struct {
 
 	mu     sync.Mutex
 	deaths map[string]*death // of sandboxes that are dialed, by id
+	parked chan struct{}     // not nil after Shutdown, and closed at the next start: until then nothing starts by itself
 }
 
 var _ runtime.Driver = (*Driver)(nil)

@@ -83,6 +83,7 @@ func (d *Driver) Shutdown(ctx context.Context, sandboxes bool) error {
 		return nil
 	}
 	defer pidfd.Close()
+	d.park()
 	path := wire.PathShutdown
 	if sandboxes {
 		path += "?sandboxes=delete"
@@ -97,6 +98,40 @@ func (d *Driver) Shutdown(ctx context.Context, sandboxes bool) error {
 	}
 	d.http.CloseIdleConnections()
 	return nil
+}
+
+// park keeps the process from being started by itself, until a call needs it.
+func (d *Driver) park() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.parked == nil {
+		d.parked = make(chan struct{})
+	}
+}
+
+func (d *Driver) unpark() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.parked != nil {
+		close(d.parked)
+		d.parked = nil
+	}
+}
+
+// revive gets a process that ended by itself to answer again. One that was shut down is left alone until somebody makes a call.
+func (d *Driver) revive(ctx context.Context) error {
+	d.mu.Lock()
+	parked := d.parked
+	d.mu.Unlock()
+	if parked == nil {
+		return d.ensure(ctx)
+	}
+	select {
+	case <-parked:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // ensure gets the process to answer, starting it where it does not. Several callers start it once.
@@ -151,6 +186,7 @@ func (d *Driver) launch(ctx context.Context) error {
 		return errs.Wrap(errs.HostUnavailable, err, "berth-runtime does not come up: see %s", logFile).Because("runtime_down")
 	}
 	if line == "\n" {
+		d.unpark()
 		return nil
 	}
 	var e wire.Error
@@ -210,25 +246,19 @@ func (d *Driver) reap(cmd *exec.Cmd) {
 // supervise starts the process again whenever it has ended, until Close. It learns of it from a watch that breaks.
 func (d *Driver) supervise() {
 	defer d.work.Done()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for d.ctx.Err() == nil {
 		began := time.Now()
-		_ = d.stream(d.ctx, func(wire.Event) {})
+		_ = d.stream(d.ctx, func(wire.Event) {}) // how it broke does not matter
+		err := d.revive(d.ctx)
 		if d.ctx.Err() != nil {
 			return
 		}
-		d.log.Warn("berth-runtime is gone: starting it again")
-		err := d.ensure(d.ctx)
-		if err == nil && time.Since(began) > time.Second {
+		if err != nil {
+			d.log.Error("start berth-runtime again", "error", err)
+		} else if time.Since(began) > time.Second {
 			continue
 		}
-		// It fails at once, or cannot be started: again in a while, rather than as fast as can be.
-		d.log.Error("start berth-runtime", "error", err)
-		pause.Reset(time.Second)
-		select {
-		case <-pause.C:
-		case <-d.ctx.Done():
-		}
+		// It ends at once, or cannot be started: again in a while, rather than as fast as can be.
+		waitFor(d.ctx, time.Second)
 	}
 }

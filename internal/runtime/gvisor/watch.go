@@ -81,7 +81,7 @@ func (d *Driver) follow(ctx context.Context, queue *wire.Latest) {
 		})
 		if ctx.Err() == nil {
 			// An error shows at the next call that somebody makes; here it is only tried again.
-			if err := d.ensure(ctx); err != nil {
+			if err := d.revive(ctx); err != nil {
 				waitFor(ctx, time.Second)
 			}
 		}

@@ -202,11 +202,11 @@ func (s *Supervisor) boot(sb *sandbox, r record, fresh bool) error {
 	if err := writeBundle(sb.bundle(), oci, j); err != nil {
 		return err
 	}
-	l, gofer, err := s.launch(sb)
+	l, err := s.launch(sb)
 	if err != nil {
 		return errors.Join(err, s.quote(sb))
 	}
-	r.Phase, r.Reason, r.ExitStatus, r.Since, r.BootID, r.Boot, r.Gofer = running, "", -1, s.now(), s.bootID, l.boot, gofer
+	r.Phase, r.Reason, r.ExitStatus, r.Since, r.BootID, r.Boot, r.Gofer = running, "", -1, s.now(), s.bootID, l.boot, l.gofer
 	return sb.put(r)
 }
 
@@ -230,36 +230,38 @@ func limits(r runtime.Resources) cgroup.Limits {
 }
 
 // launch has gVisor make the sandbox and start the guest in it.
-func (s *Supervisor) launch(sb *sandbox) (*live, proc.Process, error) {
+func (s *Supervisor) launch(sb *sandbox) (*live, error) {
 	conf, err := s.gvisorConfig(sb)
 	if err != nil {
-		return nil, proc.Process{}, err
+		return nil, err
 	}
 	spec, err := specutils.ReadSpec(sb.bundle(), conf)
 	if err != nil {
-		return nil, proc.Process{}, fmt.Errorf("read spec: %w", err)
+		return nil, fmt.Errorf("read spec: %w", err)
 	}
 	cont, err := container.New(conf, container.Args{ID: sb.id, Spec: spec, BundleDir: sb.bundle()})
 	if err != nil {
-		return nil, proc.Process{}, fmt.Errorf("make container: %w", err)
+		return nil, fmt.Errorf("make container: %w", err)
 	}
 	l := &live{cont: cont, child: true, dead: make(chan struct{})}
 	sb.setLive(l) // from here on a teardown finds it
 	if l.boot, err = proc.Identify(cont.SandboxPid()); err != nil {
-		return nil, proc.Process{}, fmt.Errorf("identify sandbox: %w", err)
+		return nil, fmt.Errorf("identify sandbox: %w", err)
 	}
-	gofer, err := proc.Identify(cont.GoferPid.Load())
-	if err != nil {
-		return nil, proc.Process{}, fmt.Errorf("identify gofer: %w", err)
+	if l.gofer, err = proc.Identify(cont.GoferPid.Load()); err != nil {
+		return nil, fmt.Errorf("identify gofer: %w", err)
+	}
+	if l.goferfd, err = l.gofer.Open(); err != nil {
+		return nil, fmt.Errorf("watch gofer: %w", err)
 	}
 	if l.pidfd, err = l.boot.Open(); err != nil {
-		return nil, proc.Process{}, fmt.Errorf("watch sandbox: %w", err)
+		return nil, fmt.Errorf("watch sandbox: %w", err)
 	}
 	s.watchDeath(sb, l)
 	if err := cont.Start(conf); err != nil {
-		return nil, proc.Process{}, fmt.Errorf("start container: %w", err)
+		return nil, fmt.Errorf("start container: %w", err)
 	}
-	return l, gofer, nil
+	return l, nil
 }
 
 // gvisorConfig is the configuration of one sandbox: what goes wrong in it is written to files of its own.

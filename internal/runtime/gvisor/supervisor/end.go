@@ -136,9 +136,11 @@ func (s *Supervisor) teardown(sb *sandbox, r record) error {
 			return err
 		}
 	}
-	if l != nil && l.pidfd != nil {
-		_ = l.pidfd.Close()
-		<-l.dead
+	if l != nil {
+		l.letGo()
+		if l.pidfd != nil {
+			<-l.dead
+		}
 	}
 	sb.setLive(nil)
 	return s.clear(sb.id, r.Slot)
@@ -194,7 +196,7 @@ func (s *Supervisor) died(sb *sandbox, l *live, how proc.Exit) {
 	if !how.Known {
 		how = proc.ExitOf(l.boot, l.pidfd) // reaped meanwhile
 	}
-	reason := s.reason(sb.id, how)
+	reason := s.reason(sb.id, how, l.goferExit())
 	s.log.Info("sandbox died", "sandbox", sb.id, "reason", reason)
 	r.Phase = stopping
 	if err := sb.put(r); err == nil {
@@ -205,14 +207,24 @@ func (s *Supervisor) died(sb *sandbox, l *live, how proc.Exit) {
 	}
 }
 
-// reason says why a sandbox ended, from its exit and from what the kernel counted in its group.
-func (s *Supervisor) reason(id string, how proc.Exit) string {
+// goferExit says how the file server ended. Without it the sandbox ends too, as if by itself.
+func (l *live) goferExit() proc.Exit {
+	if l.goferfd == nil || !proc.Ended(l.goferfd) {
+		return proc.Exit{}
+	}
+	return proc.ExitOf(l.gofer, l.goferfd)
+}
+
+// reason says why a sandbox ended, from the exits of its processes and from what the kernel counted in its group.
+func (s *Supervisor) reason(id string, how, gofer proc.Exit) string {
 	panicked, err := os.Stat(filepath.Join(s.path("sandboxes", id), panicLog))
 	switch {
+	case s.groups.OOMKills(id) > 0 && !(how.Known && how.Status.Exited() && how.Status.ExitStatus() < 128):
+		return runtime.ReasonOutOfMemory
+	case gofer.Known && gofer.Status.Signaled():
+		return runtime.ReasonKilled
 	case how.Known && how.Status.Exited() && (err != nil || panicked.Size() == 0):
 		return runtime.ReasonExited
-	case s.groups.OOMKills(id) > 0:
-		return runtime.ReasonOutOfMemory
 	}
 	return runtime.ReasonKilled
 }

@@ -104,7 +104,7 @@ func (s *Supervisor) reattach(sb *sandbox, r record, alive []proc.Found) error {
 	if errors.Is(err, proc.ErrGone) {
 		reason := runtime.ReasonHostRestart
 		if r.BootID == s.bootID {
-			reason = s.reason(sb.id, proc.Exit{})
+			reason = s.reason(sb.id, proc.Exit{}, proc.Exit{})
 		}
 		s.log.Info("sandbox died meanwhile", "sandbox", sb.id, "reason", reason)
 		if err := s.end(sb.id, alive); err != nil {
@@ -119,7 +119,10 @@ func (s *Supervisor) reattach(sb *sandbox, r record, alive []proc.Found) error {
 	if err != nil {
 		return err
 	}
-	l := &live{boot: r.Boot, pidfd: pidfd, dead: make(chan struct{})}
+	l := &live{boot: r.Boot, pidfd: pidfd, gofer: r.Gofer, dead: make(chan struct{})}
+	if l.goferfd, err = r.Gofer.Open(); err != nil {
+		l.goferfd = nil // gone, and the sandbox with it in a moment
+	}
 	cont, err := container.Load(s.path("gvisor"), container.FullID{SandboxID: sb.id, ContainerID: sb.id}, container.LoadOpts{Exact: true, SkipCheck: true})
 	if err == nil && cont.Sandbox != nil && cont.SandboxPid() == r.Boot.PID {
 		l.cont = cont

@@ -27,11 +27,13 @@ type sandbox struct {
 
 // live is what belongs to one boot.
 type live struct {
-	boot  proc.Process
-	pidfd *os.File             // of boot
-	cont  *container.Container // nil where gVisor's own state could not be read: then only signals are left
-	child bool                 // boot and gofer are children of this process
-	dead  chan struct{}        // closed when boot has ended, or watching it was given up
+	boot    proc.Process
+	pidfd   *os.File // of boot
+	gofer   proc.Process
+	goferfd *os.File             // of gofer; nil where it was gone already
+	cont    *container.Container // nil where gVisor's own state could not be read: then only signals are left
+	child   bool                 // boot and gofer are children of this process
+	dead    chan struct{}        // closed when boot has ended, or watching it was given up
 }
 
 func (s *Supervisor) newSandbox(id string) *sandbox {
@@ -88,6 +90,15 @@ func (sb *sandbox) setLive(l *live) {
 func (sb *sandbox) unwatch() {
 	if l := sb.current(); l != nil && l.pidfd != nil {
 		_ = l.pidfd.Close()
+	}
+}
+
+// letGo closes what a boot was watched through.
+func (l *live) letGo() {
+	for _, f := range []*os.File{l.pidfd, l.goferfd} {
+		if f != nil {
+			_ = f.Close()
+		}
 	}
 }
 

@@ -1,0 +1,183 @@
+// Package mcpapi owns the MCP face: one stateless endpoint on which every operation that has a tool is a tool of the caller, and a second one
+// below it that only reads.
+//
+// HTTP, credentials, headers and tools/call are handled here; the rest of the protocol, its five revisions and their differences, is the official
+// SDK's. The package decides nothing and owns no operation: it asks Authenticate who is calling and Visible what to list, and every call goes down
+// the path of a call as the caller.
+package mcpapi
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/call"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/id"
+)
+
+// Path carries a call out.
+type Path interface {
+	Do(ctx context.Context, o *op.Operation, input json.RawMessage, opts call.Options) (*call.Result, error)
+}
+
+// Config is what the endpoint needs. Registry, Path, Visible and Authenticate must be set.
+type Config struct {
+	Registry *op.Registry
+	Path     Path
+	// Visible reports whether a caller is shown an operation. It never decides about doing it.
+	Visible func(*caller.Caller, op.Info) bool
+	// Authenticate gives the caller of a bearer token. An errs.Unauthenticated is answered with 401 and the challenge, anything else with its own
+	// status. The caller is copied before the face's own fields are set.
+	Authenticate func(ctx context.Context, token string) (*caller.Caller, error)
+
+	Base      string   // path of the endpoint, absolute; "/mcp" where empty
+	PublicURL string   // scheme and host under which clients reach the server, without a path; from the request where empty
+	Origins   []string // browser origins, scheme://host[:port], that may call although they are not the server's own
+	Hosts     []string // Host headers accepted on a loopback address besides loopback names and the public URL's
+
+	Name    string // of the server; "berth" where empty
+	Version string
+
+	Deadline      time.Duration // of a call; 75 s where 0
+	ShortDeadline time.Duration // for clients that give up after 60 s; 45 s where 0
+	ProgressEvery time.Duration // between progress notifications; 5 s where 0
+	MaxBody       int64         // bytes; 4 MiB where 0
+
+	Logger   *slog.Logger                 // discards where nil
+	NewID    func() string                // of a request; random where nil
+	SourceIP func(r *http.Request) string // the connection's address where nil
+}
+
+// Handler serves the endpoint. Routes lists where it wants to be mounted.
+type Handler struct {
+	cfg      Config
+	origins  *http.CrossOriginProtection
+	hosts    map[string]bool
+	full     *endpoint
+	readOnly *endpoint
+	sdk      mcp.Implementation
+}
+
+// endpoint is one of the two paths: its tools, and the SDK's handler for what is not a tool call.
+type endpoint struct {
+	readOnly bool
+	tools    []tool
+	protocol http.Handler
+}
+
+// New checks the configuration and builds the handler. A base path or public URL that is not absolute, and an origin that is none, is errs.InvalidConfig.
+func New(cfg Config) (*Handler, error) {
+	if cfg.Registry == nil || cfg.Path == nil || cfg.Visible == nil || cfg.Authenticate == nil {
+		return nil, errs.E(errs.InvalidConfig, "the MCP endpoint needs a registry, a path, visibility and authentication")
+	}
+	if err := normalize(&cfg); err != nil {
+		return nil, err
+	}
+	h := &Handler{
+		cfg: cfg, origins: http.NewCrossOriginProtection(), hosts: map[string]bool{},
+		sdk: mcp.Implementation{Name: cfg.Name, Title: "Berth", Version: cfg.Version},
+	}
+	for _, o := range cfg.Origins {
+		if err := h.origins.AddTrustedOrigin(o); err != nil {
+			return nil, errs.Wrap(errs.InvalidConfig, err, "%q is not an origin such as https://app.example.com", o)
+		}
+	}
+	for _, name := range cfg.Hosts {
+		h.hosts[hostName(name)] = true
+	}
+	if u, err := url.Parse(cfg.PublicURL); err == nil && u.Host != "" {
+		h.hosts[hostName(u.Host)] = true
+	}
+	h.full = h.newEndpoint(false)
+	h.readOnly = h.newEndpoint(true)
+	return h, nil
+}
+
+func normalize(cfg *Config) error {
+	if cfg.Base == "" {
+		cfg.Base = "/mcp"
+	}
+	trimmed := strings.TrimRight(cfg.Base, "/")
+	if !strings.HasPrefix(cfg.Base, "/") || trimmed == "" || strings.ContainsAny(cfg.Base, "?#{} ") || strings.Contains(cfg.Base, "//") {
+		return errs.E(errs.InvalidConfig, "the MCP path %q is not an absolute path such as /mcp", cfg.Base)
+	}
+	cfg.Base = trimmed
+	if cfg.PublicURL != "" {
+		u, err := url.Parse(cfg.PublicURL)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+			return errs.E(errs.InvalidConfig, "the public URL %q is not an absolute http or https URL", cfg.PublicURL)
+		}
+		cfg.PublicURL = strings.TrimRight(cfg.PublicURL, "/")
+	}
+	fallback(&cfg.Name, "berth")
+	fallback(&cfg.Version, "0")
+	fallback(&cfg.Deadline, 75*time.Second)
+	fallback(&cfg.ShortDeadline, 45*time.Second)
+	fallback(&cfg.ProgressEvery, 5*time.Second)
+	fallback(&cfg.MaxBody, 4<<20)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.NewID == nil {
+		cfg.NewID = func() string { return id.New(id.Request) }
+	}
+	if cfg.SourceIP == nil {
+		cfg.SourceIP = func(r *http.Request) string { return hostName(r.RemoteAddr) }
+	}
+	return nil
+}
+
+func fallback[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Routes are the patterns, for http.ServeMux, that belong to the handler.
+func (h *Handler) Routes() []string {
+	return []string{h.cfg.Base, h.cfg.Base + "/", wellKnown, wellKnown + "/"}
+}
+
+// ServeHTTP answers one request. Every answer carries X-Request-Id.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{h: h, w: w, r: r, requestID: h.cfg.NewID()}
+	w.Header().Set("X-Request-Id", x.requestID)
+	switch path := strings.TrimRight(r.URL.Path, "/"); path {
+	case h.cfg.Base:
+		x.end = h.full
+	case h.cfg.Base + "/readonly":
+		x.end = h.readOnly
+	case wellKnown, wellKnown + h.cfg.Base, wellKnown + h.cfg.Base + "/readonly":
+		h.serveMetadata(w, r)
+		return
+	default:
+		x.fail(problem(http.StatusNotFound, codeInvalidRequest, "there is no MCP endpoint at this path"))
+		return
+	}
+	x.serve()
+}
+
+func (h *Handler) newEndpoint(readOnly bool) *endpoint {
+	e := &endpoint{readOnly: readOnly, tools: toolsOf(h.cfg.Registry, readOnly)}
+	server := mcp.NewServer(&h.sdk, &mcp.ServerOptions{
+		Instructions: instructions(readOnly),
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs, c.CacheScope = listTTL, "private" },
+	})
+	server.AddReceivingMiddleware(h.listTools(e))
+	e.protocol = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
+		Stateless: true, JSONResponse: true, PropagateRequestCancellation: true,
+		DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, // both done before
+	})
+	return e
+}

@@ -1,0 +1,174 @@
+package mcpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/call"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/catalog"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// requestIDKey names the request in the _meta of a result.
+const requestIDKey = "berth/requestId"
+
+// callTool answers tools/call. What goes wrong with the call itself is a result with isError, so that the model sees it.
+func (x *exchange) callTool(ctx context.Context) {
+	x.nameClient()
+	token, wanted := x.progressToken()
+	if !wanted || !accepts(x.r.Header.Values("Accept"), "text/event-stream") {
+		x.write(http.StatusOK, x.answer(x.run(ctx)))
+		return
+	}
+	x.follow(ctx, token)
+}
+
+// run does the call and gives the text of its result.
+func (x *exchange) run(ctx context.Context) (text []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		x.logInternal(err)
+	}()
+	name, _ := x.msg.params.text("name")
+	o, err := x.tool(name)
+	if err != nil {
+		return nil, err
+	}
+	input := x.msg.params["arguments"]
+	if string(input) == "null" {
+		input = nil
+	}
+	left := x.deadline()
+	do := func(input json.RawMessage) (*call.Result, error) {
+		start := time.Now()
+		res, err := x.h.cfg.Path.Do(ctx, o, input, call.Options{Deadline: left, InFlight: true})
+		left = max(left-time.Since(start), time.Second)
+		return res, err
+	}
+	return fit(o, input, do)
+}
+
+// tool finds the operation of a tool that the caller may use here.
+func (x *exchange) tool(name string) (*op.Operation, error) {
+	o := x.h.cfg.Registry.Tool(name)
+	if o == nil {
+		return nil, x.unknown(name)
+	}
+	if !x.h.cfg.Visible(x.caller, o.Info) {
+		return nil, errs.E(errs.Forbidden, "this credential may not use %s", name).Because("insufficient_scope").
+			Suggest("It needs the action %s, which its scopes do not include. Ask the person for a credential with it; get_account shows the scopes of this one.", o.Action)
+	}
+	if x.end.readOnly && !o.Hints.Has(op.Read) {
+		return nil, errs.E(errs.Forbidden, "this endpoint only reads, and %s changes something", name).Because("read_only").
+			Suggest("Ask the person to connect %s instead of %s/readonly if this may be changed.", x.h.cfg.Base, x.h.cfg.Base)
+	}
+	return o, nil
+}
+
+func (x *exchange) unknown(name string) error {
+	err := errs.E(errs.NotFound, "there is no tool %s", quoted(name)).Because("unknown_tool")
+	arguments, _ := x.msg.params.object("arguments")
+	action, _ := arguments.text("action")
+	old, known := catalog.Find(name, action)
+	switch {
+	case !known:
+		return err.Suggest("Call tools/list to see the tools that there are.")
+	case old.Tool == "":
+		return err.Suggest("Nothing ran. Berth has no tool for this here: %s.", old.Note)
+	case old.Note != "":
+		return err.Suggest("Nothing ran. Call %s instead: %s.", old.Tool, old.Note)
+	default:
+		return err.Suggest("Nothing ran. Call %s instead.", old.Tool)
+	}
+}
+
+// nameClient says in the caller which program calls: what it says of itself, else its user agent.
+func (x *exchange) nameClient() {
+	info, _ := x.meta.object(mcp.MetaKeyClientInfo)
+	name, _ := info.text("name")
+	if name == "" {
+		return
+	}
+	if version, _ := info.text("version"); version != "" {
+		name += "/" + version
+	}
+	named := *x.caller
+	named.Client = printable(name, 200)
+	*x.caller = named
+}
+
+// answer builds the response from the text of a result, or from an error.
+func (x *exchange) answer(text []byte, err error) []byte {
+	b := make([]byte, 0, 2*len(text)+len(text)/4+512)
+	b = append(b, `{"jsonrpc":"2.0","id":`...)
+	b = append(b, x.msg.id...)
+	b = append(b, `,"result":{"content":[{"type":"text","text":`...)
+	if err != nil {
+		b = appendString(b, x.errorText(errs.From(err)))
+		b = append(b, `}],"isError":true`...)
+	} else {
+		b = appendString(b, text)
+		b = append(b, `}],"structuredContent":`...)
+		b = append(b, text...)
+	}
+	if x.modern {
+		b = append(b, `,"resultType":"complete"`...)
+	}
+	meta := map[string]any{requestIDKey: x.requestID}
+	if x.modern {
+		meta[mcp.MetaKeyServerInfo] = &x.h.sdk
+	}
+	b = append(b, `,"_meta":`...)
+	b = append(b, encode(meta)...)
+	return append(b, "}}"...)
+}
+
+type errorBody struct {
+	Code         errs.Code      `json:"code"`
+	Message      string         `json:"message"`
+	Suggestion   string         `json:"suggestion"`
+	RequestID    string         `json:"requestId"`
+	Reason       string         `json:"reason,omitempty"`
+	RetryAfterMS int64          `json:"retryAfterMs,omitempty"`
+	Details      map[string]any `json:"details,omitempty"`
+}
+
+// errorText is the JSON that a caller reads of an error. It stays within the budget of a result.
+func (x *exchange) errorText(e *errs.Error) json.RawMessage {
+	body := errorBody{
+		Code: e.Code, Message: e.Message, Suggestion: e.Suggestion, RequestID: x.requestID,
+		Reason: e.Reason, RetryAfterMS: e.RetryAfter.Milliseconds(), Details: e.Details,
+	}
+	text := encode(body)
+	if chars(text) < budget {
+		return text
+	}
+	body.Message, body.Suggestion, body.Details = cut(e.Message, budget/4), cut(e.Suggestion, budget/4), nil
+	return encode(body)
+}
+
+func (x *exchange) logInternal(err error) {
+	if errs.CodeOf(err) == errs.Internal {
+		x.h.cfg.Logger.Error("call failed", "request_id", x.requestID, "error", err)
+	}
+}
+
+// deadline is how long the client waits before it gives up, less some time to answer.
+func (x *exchange) deadline() time.Duration {
+	if impatient(x.caller) {
+		return x.h.cfg.ShortDeadline
+	}
+	return x.h.cfg.Deadline
+}
+
+func impatient(c *caller.Caller) bool { return givesUpEarly(c.Client) }

@@ -61,7 +61,7 @@ func (c *Client) unreachable(ctx context.Context, err error) *Error {
 		err = u.Err // its text repeats the whole URL
 	}
 	if ctx.Err() != nil {
-		return &Error{Code: string(errs.Timeout), Message: "the call was ended before the server answered", cause: context.Cause(ctx)}
+		return &Error{Code: string(errs.Timeout), Message: "the call was ended before the server answered", cause: ctx.Err()}
 	}
 	return &Error{
 		Code: string(errs.Unavailable), Message: "cannot reach " + c.base.Scheme + "://" + c.base.Host,

@@ -42,9 +42,10 @@ type Config struct {
 
 type server struct {
 	Config
-	mux     *http.ServeMux
-	origins *http.CrossOriginProtection
-	spec    []byte
+	mux      *http.ServeMux
+	origins  *http.CrossOriginProtection
+	spec     []byte
+	sourceIP func(r *http.Request) string
 }
 
 // New makes the handler of the whole API. It panics when the routes of the registry contradict each other, or PublicURL is not a URL: both are
@@ -61,7 +62,9 @@ func New(cfg Config) http.Handler {
 	if err != nil {
 		panic(err)
 	}
-	s := &server{Config: cfg, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), spec: spec}
+	s := &server{
+		Config: cfg, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), spec: spec, sourceIP: SourceIP(cfg.TrustedProxies),
+	}
 	if cfg.PublicURL != "" {
 		if err := s.origins.AddTrustedOrigin(originOf(cfg.PublicURL)); err != nil {
 			panic(err)

@@ -485,13 +485,12 @@ func TestSourceIP(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &server{Config: Config{TrustedProxies: proxies}}
 			r := httptest.NewRequest("GET", "/", nil)
 			r.RemoteAddr = tt.peer
 			if tt.forwarded != "" {
 				r.Header.Set("X-Forwarded-For", tt.forwarded)
 			}
-			if got := s.sourceIP(r); got != tt.want {
+			if got := SourceIP(proxies)(r); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})

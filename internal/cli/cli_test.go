@@ -1,0 +1,262 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestKebab(t *testing.T) {
+	for in, want := range map[string]string{
+		"ttlSeconds": "ttl-seconds", "memoryMiB": "memory-mib", "diskGiB": "disk-gib", "sandboxId": "sandbox-id", "eof": "eof", "setTimeout": "set-timeout",
+		"vcpu": "vcpu", "includeRevoked": "include-revoked", "sandboxID": "sandbox-id",
+	} {
+		if got := kebab(in); got != want {
+			t.Errorf("kebab(%q) is %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestEveryInputCanBeGiven holds the derived commands against the contract: every member of every input is an argument, a flag or a tail, no flag
+// hides a global one, and help renders.
+func TestEveryInputCanBeGiven(t *testing.T) {
+	a := &app{env: func(string) string { return "" }}
+	root := a.root(Commands{})
+	for _, info := range api.All() {
+		c := newCommand(a, info)
+		cmd := c.cobra()
+		for _, name := range info.In.Order {
+			p := info.In.Properties[name]
+			switch {
+			case isPositional(c, name), c.tail && (name == "command" || name == "argv"),
+				info.Name == api.WriteFile.Name && (name == "data" || name == "encoding"):
+				continue
+			case p.Type == "object" && len(p.Properties) > 0:
+				for _, inner := range p.Order {
+					if cmd.Flags().Lookup(flagName([]string{name, inner})) == nil {
+						t.Errorf("%s: %s.%s has no flag", info.Name, name, inner)
+					}
+				}
+			case cmd.Flags().Lookup(kebab(name)) == nil:
+				t.Errorf("%s: %s has no flag", info.Name, name)
+			}
+		}
+		for _, f := range c.inputs.list {
+			if root.PersistentFlags().Lookup(flagName(f.path)) != nil {
+				t.Errorf("%s: --%s hides a global flag", info.Name, flagName(f.path))
+			}
+		}
+		if want := "berth "; !strings.HasPrefix(Usage(info), want) || !strings.Contains(cmd.UsageString(), "--input") {
+			t.Errorf("%s: usage is %q", info.Name, Usage(info))
+		}
+	}
+}
+
+func isPositional(c *command, name string) bool {
+	for _, p := range c.args {
+		if p.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func TestUsage(t *testing.T) {
+	for want, info := range map[string]op.Info{
+		"berth sandboxes set-timeout SANDBOX_ID [flags]":                           api.SetSandboxTimeout.Info(),
+		"berth files move SANDBOX_ID FROM TO [flags]":                              api.MoveFile.Info(),
+		"berth processes start SANDBOX_ID [flags] (COMMAND | -- PROGRAM [ARG]...)": api.StartProcess.Info(),
+		"berth processes output SANDBOX_ID PROCESS_ID [flags]":                     api.ProcessOutput.Info(),
+		"berth account get [flags]":                                                api.GetAccount.Info(),
+		"berth files list SANDBOX_ID [PATH] [flags]":                               api.ListFiles.Info(),
+	} {
+		if got := Usage(info); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestAsks(t *testing.T) {
+	var got []string
+	for _, info := range api.All() {
+		if newCommand(&app{}, info).asks() {
+			got = append(got, info.Name)
+		}
+	}
+	if diff := cmp.Diff([]string{"sandboxes.stop", "sandboxes.delete", "files.remove", "keys.revoke"}, got); diff != "" {
+		t.Errorf("operations that ask (-want +got):\n%s", diff)
+	}
+}
+
+func TestDataDir(t *testing.T) {
+	env := map[string]string{"HOME": "/home/a"}
+	want := "/home/a/.local/share/berth"
+	if os.Geteuid() == 0 {
+		want = "/var/lib/berth"
+	}
+	get := func(name string) string { return env[name] }
+	if got := DataDir(get); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	env["BERTH_DATA"] = "/data"
+	if got := DataDir(get); got != "/data" {
+		t.Errorf("got %s, want /data", got)
+	}
+}
+
+func TestWriteCredential(t *testing.T) {
+	dir := t.TempDir()
+	want := Credential{URL: "http://127.0.0.1:7000", Key: "k"}
+	for range 2 { // the second replaces the first
+		if err := WriteCredential(dir, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := readCredential(dir)
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	info, err := os.Stat(filepath.Join(dir, credentialFile))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file's mode is %v, %v", info.Mode(), err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("the folder holds %v, %v", left, err)
+	}
+	if err := WriteCredential(filepath.Join(dir, "missing"), want); err == nil {
+		t.Error("a folder that is not there is written to")
+	}
+	if err := os.WriteFile(filepath.Join(dir, credentialFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readCredential(dir); err == nil {
+		t.Error("a broken file is read")
+	}
+}
+
+func TestEncodeData(t *testing.T) {
+	for name, tt := range map[string]struct {
+		in       []byte
+		encoding string
+	}{
+		"text": {[]byte("grüße\n<&>"), "utf-8"}, "binary": {[]byte{0xff, 0}, "base64"}, "empty": {nil, "utf-8"},
+		"text that JSON blows up": {bytes.Repeat([]byte{1}, 1000), "base64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data, encoding := encodeData(tt.in)
+			if encoding != tt.encoding {
+				t.Errorf("encoding is %s, want %s", encoding, tt.encoding)
+			}
+			var back bytes.Buffer
+			if err := writeData(&back, data, encoding); err != nil || !bytes.Equal(back.Bytes(), tt.in) {
+				t.Errorf("comes back as %q, %v", back.Bytes(), err)
+			}
+		})
+	}
+}
+
+// TestLargestWriteFits holds the parts of files.write against the API's limits on data and on a body.
+func TestLargestWriteFits(t *testing.T) {
+	if got, limit := base64.StdEncoding.EncodedLen(writePart), *api.WriteFile.Info().In.Properties["data"].MaxLength; got > limit {
+		t.Errorf("a part has %d characters, the API takes %d", got, limit)
+	}
+	for _, part := range [][]byte{bytes.Repeat([]byte{'"'}, writePart), bytes.Repeat([]byte{1}, writePart), bytes.Repeat([]byte("<"), writePart)} {
+		data, encoding := encodeData(part)
+		raw, err := json.Marshal(map[string]any{"data": data, "encoding": encoding, "path": strings.Repeat("p", 4096)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(raw) > 4<<20 {
+			t.Errorf("a part of %q makes a body of %d bytes", part[0], len(raw))
+		}
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, stop := context.WithCancelCause(t.Context())
+	cancel := func() { stop(errors.New("interrupt signal received")) }
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
+	defer srv.Close()
+	var out, errOut bytes.Buffer
+	env := func(string) string { return "" }
+	code := Main(ctx, []string{"account", "get", "--url", srv.URL, "--key", "k"}, env, nil, &out, &errOut, Commands{})
+	if code != exitInterrupted || errOut.String() != "berth: interrupted\n" || out.Len() > 0 {
+		t.Errorf("code %d, %q, %q", code, out.String(), errOut.String())
+	}
+}
+
+// FuzzPlain holds stored text, such as a name that somebody chose, to what cannot steer a terminal.
+func FuzzPlain(f *testing.F) {
+	for _, s := range []string{"a", "\x1b[31mred", "a\nb", "\u202e", "\xff", "grüße", "\u0085"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := plain(s)
+		if !utf8.ValidString(got) || strings.ContainsFunc(got, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }) {
+			t.Errorf("%q became %q", s, got)
+		}
+	})
+}
+
+// FuzzFlags holds what flags take to what the API takes: a value that a flag accepts has the type that the schema says.
+func FuzzFlags(f *testing.F) {
+	f.Add("5", "1.5", "true", "A=b", "x")
+	f.Add("-1", "1e9", "no", "=", "\xff")
+	f.Add("0x1", "inf", "1", "a==b", "")
+	f.Fuzz(func(t *testing.T, i, n, b, m, s string) {
+		for kind, v := range map[string]string{"integer": i, "number": n, "boolean": b, "object": m, "string": s} {
+			schema := &op.Schema{Type: kind}
+			if kind == "object" {
+				schema.AdditionalProperties = &op.Schema{Type: "string"}
+			}
+			fl := &flag{path: []string{"x"}, schema: schema}
+			if fl.Set(v) != nil {
+				continue
+			}
+			value, err := fl.value()
+			if err != nil {
+				t.Fatalf("%s %q is set and then refused: %v", kind, v, err)
+			}
+			raw, err := json.Marshal(map[string]any{"x": value})
+			if err != nil {
+				t.Fatalf("%s %q is no JSON: %v", kind, v, err)
+			}
+			whole := &op.Schema{Type: "object", Properties: map[string]*op.Schema{"x": schema}, AdditionalProperties: false, Order: []string{"x"}}
+			if err := op.Check(whole, raw); err != nil && !strings.Contains(err.Error(), "must be a whole number") { // beyond 2^53
+				t.Fatalf("%s %q became %s: %v", kind, v, raw, err)
+			}
+		}
+	})
+}
+
+func TestErrorsOfServers(t *testing.T) {
+	var out, errOut bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	serve := &cobra.Command{Use: "serve", RunE: func(*cobra.Command, []string) error {
+		cancel() // an error at the end of a server that was told to end is still an error
+		return fmt.Errorf("serve: %w", errs.E(errs.InvalidConfig, "the port is taken").Suggest("Choose another with --port."))
+	}}
+	code := Main(ctx, []string{"serve"}, func(string) string { return "" }, nil, &out, &errOut, Commands{Extra: []*cobra.Command{serve}})
+	want := "berth: serve: the port is taken\n  Choose another with --port.\n"
+	if code != exitFailed || errOut.String() != want || out.Len() > 0 {
+		t.Errorf("code %d, %q, %q", code, out.String(), errOut.String())
+	}
+}

@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+)
+
+// asks reports whether a person is asked first: for what destroys, except where the command line already says all that will happen.
+func (c *command) asks() bool {
+	said := []string{
+		api.Exec.Name, api.StartProcess.Name, api.ProcessSignal.Name, api.WriteFile.Name, api.EditFile.Name, api.MoveFile.Name,
+	}
+	return c.info.Hints.Has(op.Destructive) && !slices.Contains(said, c.info.Name)
+}
+
+// confirm asks on a terminal. Without one nobody could answer, and a program means what it calls.
+func (c *command) confirm(args []string) error {
+	if !c.asks() || c.yes || !isTerminal(c.stdin) {
+		return nil
+	}
+	fmt.Fprintf(c.stderr, "%s %s? [y/N] ", c.info.Title, plain(strings.Join(args, " ")))
+	line, err := bufio.NewReader(c.stdin).ReadString('\n')
+	if err != nil && line == "" {
+		fmt.Fprintln(c.stderr)
+	}
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	}
+	c.note("nothing was done")
+	return ExitError{exitFailed}
+}
+
+func isTerminal(v any) bool {
+	f, ok := v.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,255 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// command is one operation's command.
+type command struct {
+	*app
+	info   op.Info
+	args   []positional
+	tail   bool // what to run in the sandbox follows
+	inputs inputs
+	from   string // of files.write: where the content comes from
+	follow bool   // of processes.output
+	yes    bool
+}
+
+// positional is an argument by its place.
+type positional struct {
+	name     string
+	optional bool
+}
+
+// Usage is the usage line of an operation's command, such as "berth sandboxes get SANDBOX_ID [flags]".
+func Usage(info op.Info) string {
+	c := newCommand(&app{}, info)
+	group, _, _ := strings.Cut(info.Name, ".")
+	return "berth " + kebab(group) + " " + c.use()
+}
+
+// derived makes the commands of operations, grouped by the first half of their names.
+func (a *app) derived(infos []op.Info) []*cobra.Command {
+	var groups []*cobra.Command
+	byName := map[string]*cobra.Command{}
+	for _, info := range infos {
+		name, _, _ := strings.Cut(info.Name, ".")
+		g := byName[name]
+		if g == nil {
+			g = &cobra.Command{Use: kebab(name), Args: cobra.ArbitraryArgs, RunE: group}
+			byName[name], groups = g, append(groups, g)
+		}
+		g.AddCommand(newCommand(a, info).cobra())
+	}
+	for _, g := range groups {
+		var verbs []string
+		for _, c := range g.Commands() {
+			verbs = append(verbs, c.Name())
+		}
+		g.Short = strings.Join(verbs, ", ")
+	}
+	return groups
+}
+
+func newCommand(a *app, info op.Info) *command {
+	c := &command{app: a, info: info, tail: runsSomething(info)}
+	for _, name := range info.PathParams() {
+		c.args = append(c.args, positional{name: name})
+	}
+	if strings.HasPrefix(info.Name, "files.") {
+		for _, name := range []string{"path", "from", "to"} {
+			if info.In.Properties[name] != nil {
+				c.args = append(c.args, positional{name, !slices.Contains(info.In.Required, name)})
+			}
+		}
+	}
+	return c
+}
+
+// runsSomething reports whether the operation takes a command xor an argv.
+func runsSomething(info op.Info) bool {
+	return info.In.Properties["command"] != nil && info.In.Properties["argv"] != nil
+}
+
+func (c *command) use() string {
+	_, verb, _ := strings.Cut(c.info.Name, ".")
+	parts := []string{kebab(verb)}
+	for _, p := range c.args {
+		name := placeholder(p.name)
+		if p.optional {
+			name = "[" + name + "]"
+		}
+		parts = append(parts, name)
+	}
+	parts = append(parts, "[flags]")
+	if c.tail {
+		parts = append(parts, "(COMMAND | -- PROGRAM [ARG]...)")
+	}
+	return strings.Join(parts, " ")
+}
+
+func (c *command) cobra() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: c.use(), DisableFlagsInUseLine: true, Short: c.info.Title, Long: c.long(), Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args) },
+	}
+	taken := []string{"command", "argv"}
+	if !c.tail {
+		taken = nil
+	}
+	for _, p := range c.args {
+		taken = append(taken, p.name)
+	}
+	switch c.info.Name {
+	case api.WriteFile.Name:
+		taken = append(taken, "data", "encoding")
+		cmd.Flags().StringVar(&c.from, "from", "-", "`file` with the content, - for standard input")
+	case api.ProcessOutput.Name:
+		cmd.Flags().BoolVarP(&c.follow, "follow", "f", false, "go on until the process ends")
+	}
+	c.inputs.addFlags(cmd, c.info.In, taken)
+	if c.asks() {
+		cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
+	}
+	return cmd
+}
+
+func (c *command) long() string {
+	var b strings.Builder
+	b.WriteString(c.info.Doc)
+	fmt.Fprintf(&b, "\n\nHTTP: %s %s\nNeeds: %s", c.info.Method, c.info.Path, c.info.Action)
+	if c.info.Tool != "" {
+		fmt.Fprintf(&b, "\nMCP tool: %s", c.info.Tool)
+	}
+	return b.String()
+}
+
+func (c *command) run(cmd *cobra.Command, args []string) error {
+	in, err := c.input(cmd, args)
+	if err != nil {
+		return err
+	}
+	if c.info.Name == api.WriteFile.Name {
+		return c.writeFile(cmd, in)
+	}
+	raw, err := c.encode(in)
+	if err != nil {
+		return err
+	}
+	conn, err := c.connect()
+	if err != nil {
+		return err
+	}
+	if err := c.confirm(args); err != nil {
+		return err
+	}
+	ctx, cancel := c.context(cmd)
+	defer cancel()
+	switch c.info.Name {
+	case api.Exec.Name:
+		return c.exec(ctx, conn, raw)
+	case api.ReadFile.Name:
+		return c.readFile(ctx, conn, in)
+	case api.ProcessOutput.Name:
+		return c.processOutput(ctx, conn, raw)
+	}
+	out, err := conn.Do(ctx, c.info, raw)
+	if err != nil {
+		return err
+	}
+	return c.print(c.info, out)
+}
+
+// input collects --input, flags and arguments into one object.
+func (c *command) input(cmd *cobra.Command, args []string) (map[string]any, error) {
+	members, err := c.inputs.base(c.stdin)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.inputs.put(cmd.Flags(), members); err != nil {
+		return nil, err
+	}
+	dash := cmd.ArgsLenAtDash()
+	named := len(args)
+	if c.tail {
+		named = min(len(c.args), len(args))
+		if dash >= 0 {
+			named = min(named, dash)
+		}
+		if err := putCommand(members, args[named:], dash >= 0, cmd.CommandPath()); err != nil {
+			return nil, err
+		}
+	}
+	if named > len(c.args) {
+		return nil, usagef("%s takes no argument %q", cmd.CommandPath(), args[len(c.args)])
+	}
+	for i, p := range c.args {
+		switch {
+		case i < named:
+			members[p.name] = args[i]
+		case members[p.name] == nil && !p.optional:
+			return nil, usagef("%s needs %s; usage: %s", cmd.CommandPath(), placeholder(p.name), cmd.UseLine())
+		}
+	}
+	return members, nil
+}
+
+// putCommand takes what to run: all behind -- as a program and its arguments, else one argument for the shell.
+func putCommand(members map[string]any, args []string, dashed bool, name string) error {
+	if len(args) == 0 {
+		if members["command"] == nil && members["argv"] == nil {
+			return usagef("%s needs what to run: one COMMAND for the shell, or a program and its arguments behind --", name)
+		}
+		return nil
+	}
+	delete(members, "command")
+	delete(members, "argv")
+	if len(args) == 1 && !dashed {
+		members["command"] = args[0]
+		return nil
+	}
+	members["argv"] = args
+	return nil
+}
+
+// encode writes the input and holds what flags and arguments gave against the schema. What comes from --input the server judges: it may know more.
+func (c *command) encode(in map[string]any) (json.RawMessage, error) {
+	raw, err := json.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("encode input: %w", err)
+	}
+	if c.inputs.file != "" {
+		return raw, nil
+	}
+	if err := op.Check(c.info.In, raw); err != nil {
+		return nil, usagef("%w%s", err, c.flagOf(err))
+	}
+	return raw, nil
+}
+
+// flagOf names the flag of the member that an input error is about.
+func (c *command) flagOf(err error) string {
+	e, ok := errors.AsType[*errs.Error](err)
+	if !ok {
+		return ""
+	}
+	path, _ := e.Details["path"].(string)
+	path, _, _ = strings.Cut(path, "[")
+	for _, f := range c.inputs.list {
+		if strings.Join(f.path, ".") == path {
+			return " (--" + flagName(f.path) + ")"
+		}
+	}
+	return ""
+}

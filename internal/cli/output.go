@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/berthrun/berth/api/op"
+)
+
+// columns of lists, by operation; others show the first members of their items.
+var columns = map[string][]string{
+	"sandboxes.list":    {"id", "name", "state", "template", "createdAt", "expiresAt"},
+	"processes.list":    {"id", "state", "exitCode", "startedAt", "command"},
+	"files.list":        {"mode", "user", "size", "modifiedAt", "type", "path"},
+	"keys.list":         {"id", "name", "last4", "scopes", "expiresAt", "lastUsedAt", "revokedAt"},
+	"account.limits":    {"key", "limit", "used", "unit"},
+	"workspaces.list":   {"id", "name", "current", "createdAt"},
+	"capabilities.list": {"name", "enabled", "missing"},
+}
+
+const maxCell = 60 // characters of a table's cell
+
+// print writes an output: a table of a list, else one line a member, or with -o json as the server gave it.
+func (a *app) print(info op.Info, raw json.RawMessage) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var out map[string]any
+	if err := dec.Decode(&out); err != nil {
+		return fmt.Errorf("decode output of %s: %w", info.Name, err)
+	}
+	if a.output == "json" {
+		var b bytes.Buffer
+		if err := json.Indent(&b, raw, "", "  "); err != nil {
+			return fmt.Errorf("decode output of %s: %w", info.Name, err)
+		}
+		b.WriteByte('\n')
+		_, err := b.WriteTo(a.stdout)
+		return err
+	}
+	if items, ok := out["items"].([]any); ok {
+		return a.printList(info, out, items)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	printMembers(w, info.Out, mainMember(info), "", out)
+	return w.Flush()
+}
+
+func (a *app) printList(info op.Info, out map[string]any, items []any) error {
+	schema := info.Out.Properties["items"].Items
+	names := columns[info.Name]
+	if names == nil {
+		names = schema.Order[:min(6, len(schema.Order))]
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	heads := make([]string, len(names))
+	for i, n := range names {
+		heads[i] = strings.ToUpper(strings.ReplaceAll(kebab(n), "-", " "))
+	}
+	fmt.Fprintln(w, strings.Join(heads, "\t"))
+	for _, item := range items {
+		members, _ := item.(map[string]any)
+		cells := make([]string, len(names))
+		for i, n := range names {
+			cells[i] = clip(text(schema.Properties[n], members[n]))
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	more := out["nextCursor"]
+	delete(out, "items")
+	delete(out, "nextCursor")
+	if len(out) > 0 {
+		fmt.Fprintln(w)
+		printMembers(w, info.Out, "", "", out)
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	if cursor, ok := more.(string); ok {
+		a.note("there is more: --cursor %s", plain(cursor))
+	}
+	return nil
+}
+
+// mainMember is the member that an output is about: sandbox for sandboxes.get. Its own members are shown without a prefix.
+func mainMember(info op.Info) string {
+	group, _, _ := strings.Cut(info.Name, ".")
+	for _, name := range info.Out.Order {
+		if p := info.Out.Properties[name]; p.Type == "object" && (group == name+"s" || group == name+"es") {
+			return name
+		}
+	}
+	return ""
+}
+
+// printMembers writes one line for each member in the order of the schema; objects are spread out.
+func printMembers(w io.Writer, s *op.Schema, mainName, prefix string, members map[string]any) {
+	for _, name := range ordered(s, members) {
+		v := members[name]
+		if prefix == "" && (name == "idempotencyKey" || (name == "status" && v == "done")) {
+			continue
+		}
+		p := s.Properties[name]
+		inner, isObject := v.(map[string]any)
+		if isObject && p != nil && len(p.Properties) > 0 {
+			below := prefix + name + "."
+			if name == mainName && prefix == "" {
+				below = ""
+			}
+			printMembers(w, p, "", below, inner)
+			continue
+		}
+		fmt.Fprintf(w, "%s:\t%s\n", plain(prefix+name), text(p, v))
+	}
+}
+
+// ordered gives the names that are there: those of the schema first, then those that a newer server has, by name.
+func ordered(s *op.Schema, members map[string]any) []string {
+	var names []string
+	for _, n := range s.Order {
+		if _, ok := members[n]; ok {
+			names = append(names, n)
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(members)) {
+		if _, ok := s.Properties[n]; !ok {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// text writes a value in one line.
+func text(p *op.Schema, v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "-"
+	case string:
+		if p != nil && p.Format == "date-time" {
+			if t, err := time.Parse(time.RFC3339Nano, v); err == nil {
+				return t.UTC().Format(time.RFC3339)
+			}
+		}
+		if v == "" {
+			return "-"
+		}
+		return plain(v)
+	case json.Number:
+		return v.String()
+	case bool:
+		return strconv.FormatBool(v)
+	case []any:
+		parts := make([]string, len(v))
+		for i, item := range v {
+			parts[i] = text(nil, item)
+		}
+		return first(strings.Join(parts, ","), "-")
+	case map[string]any:
+		var parts []string
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			parts = append(parts, plain(k)+"="+text(nil, v[k]))
+		}
+		return first(strings.Join(parts, ","), "-")
+	}
+	return fmt.Sprint(v)
+}
+
+// plain shows what would steer a terminal, such as escapes in a stored name, instead of sending it.
+func plain(s string) string {
+	if !strings.ContainsFunc(s, steers) && utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if steers(r) || r == utf8.RuneError {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// steers reports control characters and those that reorder text.
+func steers(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
+
+func clip(s string) string {
+	if utf8.RuneCountInString(s) <= maxCell {
+		return s
+	}
+	return string([]rune(s)[:maxCell-1]) + "…"
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

@@ -1,0 +1,122 @@
+// Package blob owns object storage: streams by key, in a folder on this machine. It is a thin cover over gocloud.dev/blob, so that a bucket elsewhere is
+// another URL.
+//
+// It does not know what is stored, and keeps no index of its own.
+package blob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
+	"gocloud.dev/gcerrors"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Store is one place of objects. Its methods may be called concurrently.
+type Store struct{ bucket *blob.Bucket }
+
+// Object is what is known of a stored stream.
+type Object struct {
+	Key  string
+	Size int64
+}
+
+// Open opens the store of a folder, which is made, readable by its owner only, where it is not there.
+func Open(_ context.Context, folder string) (*Store, error) {
+	if folder == "" || strings.Contains(folder, "://") {
+		return nil, errs.E(errs.InvalidConfig, "%q is no folder for objects", folder)
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of objects: %w", err)
+	}
+	b, err := fileblob.OpenBucket(folder, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite, DirFileMode: 0o700})
+	if err != nil {
+		return nil, fmt.Errorf("open the folder of objects: %w", err)
+	}
+	return &Store{b}, nil
+}
+
+// Put stores a stream under a key, in place of what was there. A reader finds the old or the new one, never a part; an error leaves the old.
+func (s *Store) Put(ctx context.Context, key string, r io.Reader) error {
+	// Only a write whose context has ended is given up by Close.
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := s.bucket.NewWriter(wctx, key, &blob.WriterOptions{ContentType: "application/octet-stream"})
+	if err != nil {
+		return fmt.Errorf("store %s: %w", key, err)
+	}
+	if _, err := io.Copy(w, r); err != nil {
+		cancel()
+		return errors.Join(fmt.Errorf("store %s: %w", key, err), ignoreCancelled(w.Close()))
+	}
+	if err := w.Close(); err != nil {
+		return fmt.Errorf("store %s: %w", key, err)
+	}
+	return nil
+}
+
+func ignoreCancelled(err error) error {
+	if errors.Is(err, context.Canceled) || gcerrors.Code(err) == gcerrors.Canceled {
+		return nil
+	}
+	return err
+}
+
+// Get opens a stored stream; errs.NotFound where there is none.
+func (s *Store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
+	r, err := s.bucket.NewReader(ctx, key, nil)
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return nil, errs.E(errs.NotFound, "there is no object %s", key)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	return r, nil
+}
+
+// List gives the objects whose keys begin with a prefix, in the order of their keys.
+func (s *Store) List(ctx context.Context, prefix string) ([]Object, error) {
+	var all []Object
+	for it := s.bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
+		o, err := it.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", prefix, err)
+		}
+		all = append(all, Object{Key: o.Key, Size: o.Size})
+	}
+}
+
+// Delete removes an object. One that is not there is fine.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := s.bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+		return fmt.Errorf("delete %s: %w", key, err)
+	}
+	return nil
+}
+
+// DeletePrefix removes every object whose key begins with a prefix.
+func (s *Store) DeletePrefix(ctx context.Context, prefix string) error {
+	all, err := s.List(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	for _, o := range all {
+		if err := s.Delete(ctx, o.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close lets go of the store.
+func (s *Store) Close() error { return s.bucket.Close() }

@@ -1,0 +1,95 @@
+package blob
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func open(t *testing.T) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func get(t *testing.T, s *Store, key string) string {
+	t.Helper()
+	r, err := s.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestPutGetDelete(t *testing.T) {
+	s, ctx := open(t), t.Context()
+	big := strings.Repeat("0123456789", 1<<20)
+	for key, data := range map[string]string{"a/one": "first", "a/two": "", "b/big": big} {
+		if err := s.Put(ctx, key, strings.NewReader(data)); err != nil {
+			t.Fatal(err)
+		}
+		if got := get(t, s, key); got != data {
+			t.Errorf("%s holds %d bytes, want %d", key, len(got), len(data))
+		}
+	}
+	if err := s.Put(ctx, "a/one", strings.NewReader("second")); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.List(ctx, "a/")
+	if diff := cmp.Diff([]Object{{"a/one", 6}, {"a/two", 0}}, list); err != nil || diff != "" {
+		t.Errorf("List: %v\n%s", err, diff)
+	}
+	if err := s.DeletePrefix(ctx, "a/"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(ctx, "a/one"); !errs.Is(err, errs.NotFound) {
+		t.Errorf("Get of a deleted one: %v", err)
+	}
+	if err := s.Delete(ctx, "a/one"); err != nil {
+		t.Errorf("Delete again: %v", err)
+	}
+	if get(t, s, "b/big") != big {
+		t.Error("another prefix was touched")
+	}
+}
+
+func TestABrokenPutLeavesTheOld(t *testing.T) {
+	s := open(t)
+	if err := s.Put(t.Context(), "k", strings.NewReader("old")); err != nil {
+		t.Fatal(err)
+	}
+	broken := io.MultiReader(bytes.NewReader(make([]byte, 1<<20)), iotest.ErrReader(errors.New("torn")))
+	if err := s.Put(t.Context(), "k", broken); err == nil {
+		t.Fatal("a broken stream was stored")
+	}
+	if got := get(t, s, "k"); got != "old" {
+		t.Errorf("it holds %d bytes", len(got))
+	}
+	if list, err := s.List(t.Context(), ""); err != nil || len(list) != 1 {
+		t.Errorf("left behind: %v, %v", list, err)
+	}
+}
+
+func TestNotAFolder(t *testing.T) {
+	for _, name := range []string{"", "s3://bucket"} {
+		if _, err := Open(t.Context(), name); !errs.Is(err, errs.InvalidConfig) {
+			t.Errorf("Open(%q) = %v", name, err)
+		}
+	}
+}

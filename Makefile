@@ -57,6 +57,7 @@ base:
 
 test: build base
 	BERTH_TEST_ROOTFS=$$(cat .build/rootfs) $(GO) test $(AS_ROOT) -timeout 30m $(ARGS) ./...
+	$(GO) test -tags bundle ./internal/bundle
 
 check: fmt vet staticcheck generated race
 

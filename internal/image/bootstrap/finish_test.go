@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"encoding/pem"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -105,22 +104,5 @@ func TestAppendAccount(t *testing.T) {
 	}
 	if err := appendAccount(root, "passwd", "user:x:1001:1001::/:/bin/sh"); err == nil {
 		t.Error("a second account of the same name was written")
-	}
-}
-
-func TestMissingCertificates(t *testing.T) {
-	cert := func(kind, body string) string {
-		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: []byte(body), Headers: map[string]string{"Note": "x"}}))
-	}
-	host := "# a comment\n" + cert("CERTIFICATE", "known") + cert("CERTIFICATE", "new") + cert("PRIVATE KEY", "secret") + cert("CERTIFICATE", "new") + cert("CERTIFICATE", "newer")
-	var got []string
-	for _, b := range missingCertificates([]byte(host), []byte(cert("CERTIFICATE", "known"))) {
-		if b.Headers != nil || b.Type != "CERTIFICATE" {
-			t.Errorf("block %+v, want a bare certificate", b)
-		}
-		got = append(got, string(b.Bytes))
-	}
-	if diff := cmp.Diff([]string{"new", "newer"}, got); diff != "" {
-		t.Errorf("missing (-want +got):\n%s", diff)
 	}
 }

@@ -15,8 +15,10 @@ func TestParseOneLine(t *testing.T) {
 		want       []Source
 	}{
 		{"plain", "deb http://m.test/debian bookworm main contrib\n", []Source{{URI: "http://m.test/debian", Suite: "bookworm", Components: []string{"main", "contrib"}}}},
-		{"options that choose are dropped, those that trust are kept", "deb [ arch=amd64 signed-by=/k.gpg ] http://m.test/debian bookworm main",
-			[]Source{{URI: "http://m.test/debian", Suite: "bookworm", Components: []string{"main"}, Options: []string{"signed-by=/k.gpg"}}}},
+		{
+			"options that choose are dropped, those that trust are kept", "deb [ arch=amd64 signed-by=/k.gpg ] http://m.test/debian bookworm main",
+			[]Source{{URI: "http://m.test/debian", Suite: "bookworm", Components: []string{"main"}, Options: []string{"signed-by=/k.gpg"}}},
+		},
 		{"option without a blank", "deb [trusted=yes] file:/srv/debian sid main", []Source{{URI: "file:/srv/debian", Suite: "sid", Components: []string{"main"}, Options: []string{"trusted=yes"}}}},
 		{"comment after it", "deb http://m.test/debian sid main # the rest", []Source{{URI: "http://m.test/debian", Suite: "sid", Components: []string{"main"}}}},
 		{"commented out", "# deb http://m.test/debian sid main\n", nil},
@@ -43,14 +45,20 @@ func TestParseDeb822(t *testing.T) {
 		name, text string
 		want       []Source
 	}{
-		{"two suites, comment inside", "Types: deb\n# a note\nURIs: http://m.test/debian\nSuites: bookworm bookworm-updates\nComponents: main\nSigned-By: /k.gpg\n",
-			[]Source{one("http://m.test/debian", "bookworm", "signed-by=/k.gpg"), one("http://m.test/debian", "bookworm-updates", "signed-by=/k.gpg")}},
-		{"two stanzas, one off", "Types: deb\nURIs: http://a.test\nSuites: s\nComponents: main\n\nEnabled: no\nTypes: deb\nURIs: http://b.test\nSuites: s\nComponents: main\n",
-			[]Source{one("http://a.test", "s")}},
+		{
+			"two suites, comment inside", "Types: deb\n# a note\nURIs: http://m.test/debian\nSuites: bookworm bookworm-updates\nComponents: main\nSigned-By: /k.gpg\n",
+			[]Source{one("http://m.test/debian", "bookworm", "signed-by=/k.gpg"), one("http://m.test/debian", "bookworm-updates", "signed-by=/k.gpg")},
+		},
+		{
+			"two stanzas, one off", "Types: deb\nURIs: http://a.test\nSuites: s\nComponents: main\n\nEnabled: no\nTypes: deb\nURIs: http://b.test\nSuites: s\nComponents: main\n",
+			[]Source{one("http://a.test", "s")},
+		},
 		{"names in any case, both types", "types: deb deb-src\nuris: http://a.test\nSUITES: s\ncomponents: main\n", []Source{one("http://a.test", "s")}},
 		{"source packages only", "Types: deb-src\nURIs: http://a.test\nSuites: s\nComponents: main\n", nil},
-		{"a written key leaves the distribution's keyring", "Types: deb\nURIs: http://a.test\nSuites: s\nComponents: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mDM\n",
-			[]Source{one("http://a.test", "s")}},
+		{
+			"a written key leaves the distribution's keyring", "Types: deb\nURIs: http://a.test\nSuites: s\nComponents: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mDM\n",
+			[]Source{one("http://a.test", "s")},
+		},
 		{"values on more lines", "Types: deb\nURIs:\n http://a.test\n http://b.test\nSuites: s\nComponents: main\n", []Source{one("http://a.test", "s"), one("http://b.test", "s")}},
 		{"several keys", "Types: deb\nURIs: http://a.test\nSuites: s\nComponents: main\nSigned-By: /a.gpg, /b.gpg\n", []Source{one("http://a.test", "s", "signed-by=/a.gpg,/b.gpg")}},
 		{"continuation of nothing", " lost\n\n lost\nTypes deb\n", nil},

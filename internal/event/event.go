@@ -82,6 +82,11 @@ func (l *Log) Append(ctx context.Context, tx op.Tx, e Event) error {
 	return nil
 }
 
+// Emit is Append for areas that know an event only by its parts.
+func (l *Log) Emit(ctx context.Context, tx op.Tx, org, workspace, kind, resource string, data any) error {
+	return l.Append(ctx, tx, Event{Org: org, Workspace: workspace, Type: kind, Resource: resource, Data: data})
+}
+
 // List gives the numbered events of an organization after a number, in their order, at most limit of them.
 func (l *Log) List(ctx context.Context, org string, after int64, limit int) ([]Event, error) {
 	rows, err := l.cfg.DB.QueryContext(ctx, `

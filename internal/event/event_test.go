@@ -28,7 +28,9 @@ func TestLog(t *testing.T) {
 
 		put := func(e event.Event, then error) {
 			t.Helper()
-			err := d.Tx(ctx, func(tx *sql.Tx) error { return errors.Join(log.Append(ctx, tx, e), then) })
+			err := d.Tx(ctx, func(tx *sql.Tx) error {
+				return errors.Join(log.Emit(ctx, tx, e.Org, e.Workspace, e.Type, e.Resource, e.Data), then)
+			})
 			if !errors.Is(err, then) {
 				t.Fatal(err)
 			}

@@ -1,0 +1,206 @@
+package identity
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/id"
+)
+
+// draftAccount is the draft of a call on the caller's own organization.
+func draftAccount[In any](ctx context.Context, _ *In) (*op.Draft, error) {
+	c := caller.From(ctx)
+	return &op.Draft{Resource: op.Resource{Kind: "organization", ID: c.OrgID, OrgID: c.OrgID, WorkspaceID: c.WorkspaceID}}, nil
+}
+
+func (s *Service) actAccount(ctx context.Context, _ *api.None, _ *op.Draft) (*api.AccountOut, error) {
+	c := caller.From(ctx)
+	org, workspace, err := s.store.names(ctx, s.cfg.DB, c.OrgID, c.WorkspaceID)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.AccountOut{
+		OrganizationID: c.OrgID, OrganizationName: org, WorkspaceID: c.WorkspaceID, WorkspaceName: workspace, PrincipalID: c.PrincipalID,
+		PersonID: c.PersonID, AgentID: c.AgentID, AppID: c.AppID, KeyID: c.KeyID, Scopes: c.Scopes,
+	}
+	if c.KeyID != "" {
+		k, err := s.store.byID(ctx, s.cfg.DB, c.OrgID, c.KeyID)
+		if err != nil {
+			return nil, err
+		}
+		if k != nil {
+			out.KeyName = k.Name
+		}
+	}
+	return out, nil
+}
+
+func (s *Service) actWorkspaces(ctx context.Context, in *api.ListWorkspacesIn, _ *op.Draft) (*api.ListWorkspacesOut, error) {
+	c := caller.From(ctx)
+	after, err := op.DecodeCursor(in.Cursor, nil, 1)
+	if err != nil {
+		return nil, err
+	}
+	from := ""
+	if after != nil {
+		from = after[0]
+	}
+	limit := pageSize(in.Limit)
+	rows, err := s.store.workspaces(ctx, s.cfg.DB, c.OrgID, from, limit+1)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.ListWorkspacesOut{}
+	for i, w := range rows {
+		if i == limit {
+			out.NextCursor = op.EncodeCursor(nil, rows[i-1].ID)
+			break
+		}
+		out.Items = append(out.Items, api.Workspace{ID: w.ID, Name: w.Name, CreatedAt: db.Time(w.CreatedAt), Current: w.ID == c.WorkspaceID})
+	}
+	return out, nil
+}
+
+func pageSize(limit int) int {
+	if limit == 0 {
+		return 20
+	}
+	return limit
+}
+
+func (s *Service) actLimits(ctx context.Context, _ *api.None, _ *op.Draft) (*api.LimitsOut, error) {
+	c := caller.From(ctx)
+	items, err := s.cfg.Limits.List(ctx, c.OrgID)
+	if err != nil {
+		return nil, err
+	}
+	perMinute, err := s.cfg.CallsPerMinute(ctx, c.OrgID)
+	if err != nil {
+		return nil, err
+	}
+	return &api.LimitsOut{Items: items, CallsPerMinute: int(perMinute), CallsInFlight: s.cfg.CallsInFlight}, nil
+}
+
+func (s *Service) draftCreateKey(ctx context.Context, in *api.CreateKeyIn) (*op.Draft, error) {
+	c := caller.From(ctx)
+	scopes := in.Scopes
+	if len(scopes) == 0 {
+		scopes = []string{scopeRead, scopeWrite}
+	}
+	for _, scope := range scopes {
+		if !covers(c.Scopes, scope) {
+			return nil, errs.E(errs.Forbidden, "a key cannot have the scope %s, which its creator lacks", scope).Because("scope").
+				Suggest("Ask for scopes that this credential has; get_account lists them.").With("path", "scopes")
+		}
+	}
+	now := s.cfg.Now()
+	k := &keyRow{
+		ID: id.New(id.Key), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, Scopes: slices.Clone(scopes),
+		CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, CreatedAt: db.Micros(now),
+	}
+	if in.TTLSeconds > 0 {
+		k.ExpiresAt = db.Micros(now.Add(time.Duration(in.TTLSeconds) * time.Second))
+	}
+	return &op.Draft{Resource: op.Resource{Kind: "key", ID: k.ID, OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name}, Data: k}, nil
+}
+
+func (s *Service) intentCreateKey(ctx context.Context, tx op.Tx, _ *api.CreateKeyIn, d *op.Draft) error {
+	k := *d.Data.(*keyRow)
+	k.ID = d.Resource.ID
+	return s.store.insert(ctx, tx, &k, nil)
+}
+
+// actCreateKey gives the key its secret. Run again after a crash it gives another one: the first was never shown.
+func (s *Service) actCreateKey(ctx context.Context, _ *api.CreateKeyIn, d *op.Draft) (*api.CreateKeyOut, error) {
+	secret := newSecret()
+	if err := s.store.arm(ctx, s.cfg.DB, d.Resource.ID, hash(secret), last4(secret)); err != nil {
+		return nil, err
+	}
+	k, err := s.key(ctx, d.Resource.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &api.CreateKeyOut{Key: show(k), Secret: secret}, nil
+}
+
+func (s *Service) key(ctx context.Context, keyID string) (*keyRow, error) {
+	k, err := s.store.byID(ctx, s.cfg.DB, caller.From(ctx).OrgID, keyID)
+	if err == nil && k == nil {
+		err = errs.E(errs.NotFound, "there is no key %s", keyID).Suggest("keys.list shows which exist.")
+	}
+	return k, err
+}
+
+func show(k *keyRow) api.Key {
+	return api.Key{
+		ID: k.ID, Name: k.Name, Last4: k.Last4, Scopes: k.Scopes, CreatedAt: db.Time(k.CreatedAt), ExpiresAt: timeOf(k.ExpiresAt),
+		RevokedAt: timeOf(k.RevokedAt), LastUsed: timeOf(k.LastUsedAt), CreatedBy: k.CreatedBy, Workspace: k.WorkspaceID,
+	}
+}
+
+func timeOf(us int64) *time.Time {
+	if us == 0 {
+		return nil
+	}
+	t := db.Time(us)
+	return &t
+}
+
+func (s *Service) actListKeys(ctx context.Context, in *api.ListKeysIn, _ *op.Draft) (*api.ListKeysOut, error) {
+	after, err := op.DecodeCursor(in.Cursor, in.IncludeRevoked, 2)
+	if err != nil {
+		return nil, err
+	}
+	var before int64
+	beforeID := ""
+	if after != nil {
+		if before, err = strconv.ParseInt(after[0], 10, 64); err != nil {
+			return nil, errs.E(errs.InvalidCursor, "the cursor is not valid for this call").Suggest("Call again without a cursor.")
+		}
+		beforeID = after[1]
+	}
+	limit := pageSize(in.Limit)
+	rows, err := s.store.list(ctx, s.cfg.DB, caller.From(ctx).OrgID, in.IncludeRevoked, before, beforeID, limit+1)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.ListKeysOut{}
+	for i, k := range rows {
+		if i == limit {
+			last := rows[i-1]
+			out.NextCursor = op.EncodeCursor(in.IncludeRevoked, strconv.FormatInt(last.CreatedAt, 10), last.ID)
+			break
+		}
+		out.Items = append(out.Items, show(k))
+	}
+	return out, nil
+}
+
+func (s *Service) draftRevoke(ctx context.Context, in *api.RevokeKeyIn) (*op.Draft, error) {
+	k, err := s.key(ctx, in.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	return &op.Draft{Resource: op.Resource{Kind: "key", ID: k.ID, OrgID: k.OrgID, WorkspaceID: k.WorkspaceID, Name: k.Name, CreatedBy: k.CreatedBy}}, nil
+}
+
+func (s *Service) intentRevoke(ctx context.Context, tx op.Tx, in *api.RevokeKeyIn, _ *op.Draft) error {
+	s.cfg.DB.NotifyAfter(tx, keysTopic)
+	return s.store.revoke(ctx, tx, caller.From(ctx).OrgID, in.KeyID, db.Micros(s.cfg.Now()))
+}
+
+func (s *Service) actRevoke(ctx context.Context, in *api.RevokeKeyIn, _ *op.Draft) (*api.KeyOut, error) {
+	s.forget()
+	k, err := s.key(ctx, in.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	return &api.KeyOut{Key: show(k)}, nil
+}

@@ -26,6 +26,9 @@ var callMethods = map[string]bool{
 	"completion/complete": true, "logging/setLevel": true, "subscriptions/listen": true,
 }
 
+// removed are the methods that the newest revision no longer has.
+var removed = map[string]bool{"initialize": true, "ping": true, "logging/setLevel": true, "resources/subscribe": true, "resources/unsubscribe": true}
+
 // check holds the message against its revision: known method, matching headers, complete _meta.
 func (x *exchange) check() *rpcError {
 	m := x.msg
@@ -49,7 +52,7 @@ func (x *exchange) check() *rpcError {
 		return x.checkHeaders()
 	case strings.HasPrefix(m.method, "notifications/"):
 		return problem(http.StatusBadRequest, codeInvalidRequest, "a notification has no id")
-	case !known:
+	case !known, x.modern && removed[m.method]:
 		return problem(x.status(http.StatusNotFound), codeNotFound, "the method "+quoted(m.method)+" is not supported")
 	}
 	if err := x.checkMeta(revision); err != nil {

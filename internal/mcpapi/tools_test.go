@@ -212,4 +212,3 @@ func FuzzBody(f *testing.F) {
 		}
 	})
 }
-

@@ -52,6 +52,11 @@ func TestBuckets(t *testing.T) {
 		if n, _ := calls("org_closed", "key_closed", 3); n != 0 {
 			t.Errorf("an organization that may not call: allowed %d", n)
 		}
+		servers[0].cfg.PerMinute, servers[1].cfg.PerMinute = -1, -1
+		if n, _ := calls("org_a", "key_free", 500); n != 500 {
+			t.Errorf("without a limit: allowed %d of 500", n)
+		}
+		servers[0].cfg.PerMinute, servers[1].cfg.PerMinute = 60, 60
 		// Half a minute later half of it is there again.
 		if _, err := d.ExecContext(t.Context(), `UPDATE buckets SET milli = 0, updated_at = updated_at - 30000000 WHERE scope = 'key_a'`); err != nil {
 			t.Fatal(err)

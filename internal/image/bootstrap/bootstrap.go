@@ -57,7 +57,7 @@ type record struct {
 //
 // Two that prepare the same image at once, in one process or two, are safe: the second waits for the first and takes its result. What an
 // interrupted one left is removed and begun again. Errors: INVALID_CONFIG where the host lacks something, UPSTREAM_ERROR where packages
-// could not be had or installed, TIMEOUT or the context's error where ctx ended.
+// could not be had or installed, TIMEOUT or the context's cause where ctx ended.
 func Prepare(ctx context.Context, opts Options) (Result, error) {
 	h, err := newHost(os.DirFS("/"))
 	if err != nil {

@@ -169,6 +169,29 @@ func TestDeathReasons(t *testing.T) {
 	}
 }
 
+// A process that takes more memory than there is never ends in silence: it is killed alone, or the sandbox says that it ran out of memory.
+// (Which of the two is the kernel's choice: what gVisor holds for a process is not mapped in it when the limit is hit.)
+func TestMemoryHogIsTold(t *testing.T) {
+	r := newRig(t)
+	spec := r.create()
+	var out struct{ Ended string }
+	_, err := r.ask(spec.ID, "POST", "/test/childhog", nil, &out)
+	if err == nil {
+		if out.Ended != "signal: killed" {
+			t.Errorf("the hog ended by %q, want killed", out.Ended)
+		}
+		r.awaitGuest(spec.ID)
+		return
+	}
+	events, err := r.Watch(r.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := awaitState(t, events, spec.ID, runtime.Stopped); st.Reason != runtime.ReasonOutOfMemory {
+		t.Errorf("reason %s, want %s", st.Reason, runtime.ReasonOutOfMemory)
+	}
+}
+
 // A runtime that is killed at any moment of a create leaves a whole sandbox or nothing; the next process cleans up.
 func TestKilledDuringCreate(t *testing.T) {
 	r := newRig(t)

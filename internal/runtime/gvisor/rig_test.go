@@ -197,7 +197,7 @@ func (r *rig) ask(id, method, path string, in, out any) (int, error) {
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return r.Dial(ctx, id, guest.Port) },
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b, _ := json.Marshal(in)
 	req, err := http.NewRequestWithContext(ctx, method, "http://guest"+path, bytes.NewReader(b))

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -19,6 +20,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "hog" {
+		hog()
+	}
 	token := os.Getenv("BERTH_GUEST_TOKEN")
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
@@ -61,10 +65,11 @@ func main() {
 	})
 	// Takes memory until something ends it.
 	mux.HandleFunc("POST /test/hog", func(w http.ResponseWriter, r *http.Request) {
-		var keep [][]byte
-		for {
-			keep = append(keep, bytes.Repeat([]byte{1}, 16<<20))
-		}
+		hog()
+	})
+	// A child takes it instead; the answer says how the child ended.
+	mux.HandleFunc("POST /test/childhog", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, map[string]any{"ended": fmt.Sprint(exec.Command(os.Args[0], "hog").Run())}, nil)
 	})
 	mux.HandleFunc("POST /test/dial", func(w http.ResponseWriter, r *http.Request) {
 		c, err := net.DialTimeout("tcp", r.URL.Query().Get("to"), 1500*time.Millisecond)
@@ -109,6 +114,13 @@ func main() {
 		}
 		mux.ServeHTTP(w, r)
 	})))
+}
+
+func hog() {
+	var keep [][]byte
+	for {
+		keep = append(keep, bytes.Repeat([]byte{1}, 16<<20))
+	}
 }
 
 func errorsOf(errs ...error) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -47,6 +48,7 @@ type report struct {
 	ProtocolVersion string   `json:"protocolVersion"`
 	Instructions    int      `json:"instructions"`
 	Tools           []string `json:"tools"`
+	Recovered       string   `json:"recovered"`
 	Output          string   `json:"output"`
 	Steps           []struct {
 		Tool   string          `json:"tool"`
@@ -119,6 +121,13 @@ func checkSession(t *testing.T, r report) {
 	if got := step[ran](t, r, "run_command", 2); !got.Truncated || got.ProcessID == "" || got.OutputCut.Stdout == 0 || got.StdoutBytes != 168894 ||
 		!strings.HasPrefix(got.Stdout, "1\n2\n") || !strings.HasSuffix(got.Stdout, "\n30000\n") {
 		t.Errorf("long output: cut %d of %d, process %q", got.OutputCut.Stdout, got.StdoutBytes, got.ProcessID)
+	}
+	var all strings.Builder
+	for n := range 4000 {
+		fmt.Fprintln(&all, n+1)
+	}
+	if got := step[ran](t, r, "run_command", 3); !got.Truncated || r.Recovered != all.String() {
+		t.Errorf("of an output of %d bytes %d were recovered through its process", all.Len(), len(r.Recovered))
 	}
 	if r.Output != "started\nended\n" {
 		t.Errorf("output of the process: %q", r.Output)

@@ -65,4 +65,3 @@ func TestConformance(t *testing.T) {
 }
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
-

@@ -194,9 +194,15 @@ func (l *local) exec(ctx context.Context, in *api.ExecIn) (*api.ExecOut, error) 
 		return nil, err
 	}
 	code := c.ProcessState.ExitCode()
+	p := &process{ended: make(chan struct{}), cancel: func() {}, info: api.Process{ID: id.New(id.Process), State: "exited", ExitCode: &code}}
+	p.out.WriteString(stdout.String())
+	close(p.ended)
+	l.mu.Lock()
+	l.running[p.info.ID] = p
+	l.mu.Unlock()
 	return &api.ExecOut{
 		ExitCode: &code, Stdout: stdout.String(), Stderr: stderr.String(),
-		StdoutBytes: int64(stdout.Len()), StderrBytes: int64(stderr.Len()), ProcessID: id.New(id.Process),
+		StdoutBytes: int64(stdout.Len()), StderrBytes: int64(stderr.Len()), ProcessID: p.info.ID,
 	}, nil
 }
 

@@ -40,6 +40,18 @@ async function call(name, args, { fails = false, progress } = {}) {
   return said;
 }
 
+// follow reads what a process writes until its end.
+async function follow(sandboxId, processId) {
+  let text = '';
+  for (let offset = 0, eof = false; !eof; ) {
+    const part = await call('read_process_output', { sandboxId, processId, offset, waitSeconds: 10 });
+    text += part.data;
+    offset = part.nextOffset;
+    eof = part.eof;
+  }
+  return text;
+}
+
 async function session() {
   client = await connect();
   report.protocolVersion = client.getNegotiatedProtocolVersion?.();
@@ -58,14 +70,10 @@ async function session() {
     await call('run_command', { sandboxId, command: 'cat hello/grüße.txt' });
     await call('read_file', { sandboxId, path: 'hello/grüße.txt' });
     await call('run_command', { sandboxId, command: 'seq 1 30000' });
+    const middle = await call('run_command', { sandboxId, command: 'seq 1 4000' });
+    report.recovered = await follow(sandboxId, middle.processId);
     const started = await call('start_process', { sandboxId, command: 'echo started; sleep 0.2; echo ended' });
-    report.output = '';
-    for (let offset = 0, eof = false; !eof; ) {
-      const part = await call('read_process_output', { sandboxId, processId: started.process.id, offset, waitSeconds: 10 });
-      report.output += part.data;
-      offset = part.nextOffset;
-      eof = part.eof;
-    }
+    report.output = await follow(sandboxId, started.process.id);
     await call('read_file', { sandboxId, path: 'no/such/file' }, { fails: true });
     await call('kill_sandbox', { sandboxId }, { fails: true });
     await call('run_command', { sandboxId, command: 'sleep 0.1; echo done' }, { progress: () => {} });
@@ -82,5 +90,4 @@ try {
 } finally {
   await client?.close();
 }
-console.log(JSON.stringify(report));
-process.exit(report.error ? 1 : 0);
+process.stdout.write(JSON.stringify(report) + '\n', () => process.exit(report.error ? 1 : 0)); // a pipe is written later

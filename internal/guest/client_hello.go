@@ -46,7 +46,7 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 // bootable reports whether an error may pass once the guest has booted.
 func bootable(err error) bool {
 	e := errs.From(err)
-	return e.Code == errs.HostUnavailable || e.Code == errs.Unavailable && e.Reason == "guest_unresponsive"
+	return e.Code == errs.HostUnavailable || e.Code == errs.Unavailable && e.Reason != "guest_token"
 }
 
 func checkHello(h *Hello) error {

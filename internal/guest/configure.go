@@ -78,8 +78,8 @@ func (s *Server) own(in *Configure) {
 		}
 	}
 	if in.Pids > 0 {
-		if err := s.forker.limit(in.Pids); err != nil {
-			s.cfg.Log.Warn("processes not limited", "error", err)
+		if err := s.limiter.set(in.Pids); err != nil {
+			s.cfg.Log.Warn("processes not limited as asked", "error", err)
 		}
 	}
 }

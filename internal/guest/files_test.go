@@ -525,6 +525,9 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("%s: %d bytes are left", name, len(got))
 		}
 	}
+	if insideGvisor() { // whose tmpfs cannot grow
+		return
+	}
 	// Tried again once there is room, the same operation is done.
 	if err := syscall.Mount("none", r.path("small"), "tmpfs", syscall.MS_REMOUNT, "size=8m"); err != nil {
 		t.Fatal(err)

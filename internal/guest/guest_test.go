@@ -164,3 +164,9 @@ func wantCode(t *testing.T, err error, code errs.Code, reason string) {
 		t.Fatalf("error = %s %q (%v), want %s %q", e.Code, e.Reason, err, code, reason)
 	}
 }
+
+// insideGvisor reports whether the tests run in a gVisor sandbox.
+func insideGvisor() bool {
+	_, err := os.Stat("/proc/sentry-meminfo")
+	return err == nil
+}

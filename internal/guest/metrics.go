@@ -52,7 +52,8 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	m := Metrics{At: s.now(), UptimeSeconds: time.Since(s.booted).Seconds(), CPUSeconds: cpuSeconds(), Processes: max(len(tasks())-1, 0)}
 	m.MemoryTotal, m.MemoryUsed = memory()
 	var st unix.Statfs_t
-	if unix.Statfs(filepath.Join(s.cfg.Root, "/"), &st) == nil {
+	// A file system without a size of its own says that it is nearly endless.
+	if unix.Statfs(filepath.Join(s.cfg.Root, "/"), &st) == nil && st.Blocks < uint64(maxStream/max(st.Bsize, 1)) {
 		m.DiskTotal = int64(st.Blocks) * st.Bsize
 		m.DiskUsed = int64(st.Blocks-st.Bfree) * st.Bsize
 	}

@@ -43,7 +43,7 @@ type Server struct {
 	privileged bool // runs as root, so that it can become others
 	users      *users
 	reaper     *reaper
-	forker     forker
+	limiter    limiter
 	processes  processes
 	buffers    buffers
 	budget     budget
@@ -132,7 +132,7 @@ func (s *Server) Close() {
 	}
 	s.wg.Wait()
 	s.reaper.close()
-	s.forker.close()
+	s.limiter.close()
 	closeAll(s.null)
 }
 

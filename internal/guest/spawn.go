@@ -231,6 +231,7 @@ func (s *Server) fork(p *process, pl *plan, f *childFiles) error {
 		Files: []uintptr{f.stdin.Fd(), f.stdout.Fd(), f.stderr.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: pl.cred, Setctty: p.pty != nil},
 	}
+	s.limiter.apply(attr.Sys)
 	err := s.launch(p, pl, attr)
 	if err != nil && len(pl.start.Argv) == 0 && pl.program.path != shell() {
 		if pl.program, err = shellProgram(pl.start.Command); err == nil {
@@ -248,7 +249,7 @@ func (s *Server) launch(p *process, pl *plan, attr *syscall.ProcAttr) error {
 		attr.Files = append(attr.Files[:3:3], pl.program.script.Fd())
 	}
 	return s.reaper.start(p, func() (int, error) {
-		return s.forker.fork(func() (int, error) { return syscall.ForkExec(pl.program.path, pl.program.argv, attr) })
+		return syscall.ForkExec(pl.program.path, pl.program.argv, attr)
 	}, func(pid int) {
 		p.pid, p.startedAt = pid, s.now()
 		if pl.start.TimeoutMS > 0 {

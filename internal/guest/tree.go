@@ -27,27 +27,44 @@ type task struct {
 // leader must not have been reaped.
 func killTree(leader int) {
 	doomed := map[int]bool{leader: true}
+	own, _ := syscall.Getpgid(0)
 	for range killRounds {
-		alive := 0
 		table := tasks()
-		for grown := true; grown; {
-			grown = false
-			for _, t := range table {
-				if !doomed[t.pid] && t.pid != 1 && t.pid != os.Getpid() && (t.session == leader || t.group == leader || doomed[t.parent]) {
-					doomed[t.pid], grown = true, true
-				}
+		spread(doomed, table, leader)
+		alive := false
+		groups := map[int]bool{}
+		for _, t := range table {
+			if doomed[t.pid] && !t.dead {
+				alive, groups[t.group] = true, true
+			}
+		}
+		if !alive {
+			return
+		}
+		// A whole group at once: what forks at this moment cannot get away.
+		for g := range groups {
+			if g > 1 && g != own {
+				_ = syscall.Kill(-g, syscall.SIGKILL)
 			}
 		}
 		for _, t := range table {
 			if doomed[t.pid] && !t.dead {
-				alive++
 				_ = syscall.Kill(t.pid, syscall.SIGKILL)
 			}
 		}
-		if alive == 0 {
-			return
-		}
 		time.Sleep(killPause)
+	}
+}
+
+// spread adds the members of the leader's session and group, and the children of all that is doomed.
+func spread(doomed map[int]bool, table []task, leader int) {
+	for grown := true; grown; {
+		grown = false
+		for _, t := range table {
+			if !doomed[t.pid] && t.pid != 1 && t.pid != os.Getpid() && (t.session == leader || t.group == leader || doomed[t.parent]) {
+				doomed[t.pid], grown = true, true
+			}
+		}
 	}
 }
 

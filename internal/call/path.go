@@ -40,6 +40,7 @@ type Config struct {
 // Path is the path of every call.
 type Path struct {
 	cfg      Config
+	server   string // begins the owner of each of its leases
 	inflight *inflight
 	rows     rows
 	acting   sync.WaitGroup // acts go on when their callers go away
@@ -65,7 +66,7 @@ func New(cfg Config) *Path {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Path{cfg: cfg, inflight: newInflight(cfg.InFlight), rows: rows{cfg.DB, leaseFor}, crash: func(string) bool { return false }}
+	return &Path{cfg: cfg, server: cfg.NewID(kindServer), inflight: newInflight(cfg.InFlight), rows: rows{cfg.DB, leaseFor}, crash: func(string) bool { return false }}
 }
 
 // Close waits for the effects of calls whose callers have gone, or for the context.
@@ -83,8 +84,14 @@ func (p *Path) Close(ctx context.Context) error {
 	}
 }
 
-// Run removes what has expired, until the context ends; it gives its error.
+// Run removes what has expired, until the context ends; it gives its error. With SQLite, which has one server, it first gives back the leases of the
+// server before it, so that repeated calls need not wait for them to run out.
 func (p *Path) Run(ctx context.Context) error {
+	if p.cfg.DB.Dialect() == db.SQLite {
+		if err := p.rows.giveBack(ctx, p.server); err != nil && ctx.Err() == nil {
+			p.cfg.Logger.Error("leases of the server before were not given back", "error", err)
+		}
+	}
 	tick := time.NewTicker(10 * time.Minute)
 	defer tick.Stop()
 	for {

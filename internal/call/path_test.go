@@ -375,7 +375,7 @@ func TestJoin(t *testing.T) {
 			call(paths[i%2])
 		}
 		// One that may not wait is told to come back.
-		_, err := paths[1].Do(as(t.Context(), "key_a"), b.reg.Get("things.make"), json.RawMessage(`{"name":"n","idempotencyKey":"k"}`), Options{Deadline: time.Second})
+		_, err := paths[1].Do(as(t.Context(), "key_a"), b.reg.Get("things.make"), json.RawMessage(`{"name":"n","idempotencyKey":"k"}`), Options{Deadline: 2 * time.Second})
 		if !errs.Is(err, errs.Busy) || errs.From(err).RetryAfter != 2*time.Second {
 			t.Errorf("out of time: got %v", err)
 		}
@@ -415,7 +415,7 @@ func TestCrash(t *testing.T) {
 				next := b.path()
 				if tt.step != "finished" {
 					// Until its lease runs out the dead server's call is waited for.
-					_, err := next.Do(as(t.Context(), "key_a"), b.reg.Get("things.make"), json.RawMessage(raw), Options{Deadline: time.Second})
+					_, err := next.Do(as(t.Context(), "key_a"), b.reg.Get("things.make"), json.RawMessage(raw), Options{Deadline: 2 * time.Second})
 					if !errs.Is(err, errs.Busy) {
 						t.Errorf("under the lease: got %v", err)
 					}
@@ -432,6 +432,45 @@ func TestCrash(t *testing.T) {
 			})
 		})
 	}
+}
+
+// With SQLite a new server need not wait for the leases of the one that was killed, and keeps its own.
+func TestRestart(t *testing.T) {
+	d := dbtest.Open(t, dbtest.SQLite(t))
+	b := newBench(t, d)
+	killed := b.path()
+	killed.crash = func(step string) bool { return step == "intended" }
+	if _, err := b.do(killed, "things.make", `{"name":"n","idempotencyKey":"k"}`); !errors.Is(err, errCrashed) {
+		t.Fatal(err)
+	}
+	next := b.path()
+	begun, release := make(chan struct{}), make(chan struct{})
+	b.world.act = func(context.Context, *makeIn, *op.Draft) error {
+		close(begun)
+		<-release
+		return nil
+	}
+	var own sync.WaitGroup
+	own.Go(func() {
+		if _, err := b.do(next, "things.poke", `{"name":"n","idempotencyKey":"own"}`); err != nil {
+			t.Error(err)
+		}
+	})
+	<-begun
+	b.world.mu.Lock()
+	b.world.act = nil
+	b.world.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = next.Run(ctx) })
+	b.made(`{"name":"n","idempotencyKey":"k"}`, next)
+	if n := b.count(`SELECT COUNT(*) FROM idempotency WHERE idem_key = 'own' AND lease_until > 0`); n != 1 {
+		t.Error("the server gave back its own lease")
+	}
+	cancel()
+	running.Wait()
+	close(release)
+	own.Wait()
 }
 
 // An intent that fails leaves nothing, and its key is free.
@@ -548,7 +587,7 @@ func TestDeadline(t *testing.T) {
 			return ctx.Err()
 		}
 		const raw = `{"name":"n","idempotencyKey":"k"}`
-		_, err := p.Do(as(t.Context(), "key_a"), b.reg.Get("things.make"), json.RawMessage(raw), Options{Deadline: time.Second})
+		_, err := p.Do(as(t.Context(), "key_a"), b.reg.Get("things.make"), json.RawMessage(raw), Options{Deadline: 2 * time.Second})
 		if !errs.Is(err, errs.Timeout) {
 			t.Fatalf("got %v", err)
 		}

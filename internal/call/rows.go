@@ -162,6 +162,12 @@ func (s rows) update(ctx context.Context, tx op.Tx, n name, owner, set string, v
 	return changed == 1, err
 }
 
+// giveBack ends the leases of every server but one.
+func (s rows) giveBack(ctx context.Context, server string) error {
+	_, err := s.db.ExecContext(ctx, `UPDATE idempotency SET lease_until = 0 WHERE state = 'pending' AND lease_owner NOT LIKE $1`, server+"/%")
+	return err
+}
+
 // purge removes rows whose time is over, and buckets that are full again.
 func (s rows) purge(ctx context.Context) error {
 	return s.db.TxRelaxed(ctx, func(tx *sql.Tx) error {

@@ -18,6 +18,8 @@ const (
 	kindKey   id.Kind = "idem"
 	kindOnce  id.Kind = "once"
 	kindLease id.Kind = "lease"
+
+	kindServer id.Kind = "server"
 )
 
 // effect is a write between its intent and its end.
@@ -53,7 +55,7 @@ func (p *Path) write(ctx context.Context, c *one) (*Result, error) {
 		return nil, p.refuse(c, err)
 	}
 	e.name = name{c.caller.OrgID, c.caller.PrincipalID, c.op.Name, e.key}
-	e.owner = p.cfg.NewID(kindLease)
+	e.owner = p.server + "/" + p.cfg.NewID(kindLease)
 	for {
 		mine, err := p.claim(ctx, e, sum)
 		switch {

@@ -220,11 +220,18 @@ func (p *Plane) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close waits for effects under way and lets go of everything. Sandboxes go on.
+// Drain waits, while Run goes on, for the effects of calls that have begun. What is still going when the context ends is carried on by the next server.
+func (p *Plane) Drain(ctx context.Context) {
+	if err := p.path.Close(ctx); err != nil {
+		p.cfg.Logger.Warn("calls were cut off", "error", err)
+	}
+}
+
+// Close lets go of everything, once Run has ended. Sandboxes go on.
 func (p *Plane) Close(ctx context.Context) error {
 	var err error
-	if p.path != nil {
-		err = errors.Join(err, p.path.Close(ctx), p.audit.Flush(ctx))
+	if p.audit != nil {
+		err = errors.Join(err, p.audit.Flush(ctx))
 	}
 	if p.node != nil {
 		err = errors.Join(err, p.node.Close())

@@ -1,0 +1,123 @@
+// Package xtest owns tests of the whole system: in one process on the fake driver, and as the real program with real sandboxes.
+//
+// It is linked by nothing that is shipped.
+package xtest
+
+import (
+	"context"
+	"log/slog"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/client"
+	"github.com/berthrun/berth/internal/controlplane"
+	"github.com/berthrun/berth/internal/nodeagent"
+	"github.com/berthrun/berth/internal/nodeapi"
+	"github.com/berthrun/berth/internal/runtime/fake"
+)
+
+// System is a Berth that a test can call.
+type System struct {
+	URL    string
+	Key    string
+	Client *client.Client
+}
+
+// With gives a client with another key.
+func (s *System) With(t testing.TB, key string) *client.Client {
+	t.Helper()
+	c, err := client.New(s.URL, key, client.Attempts(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// InProcess is a whole system in this process, on the fake driver.
+type InProcess struct {
+	System
+	Plane  *controlplane.Plane
+	Driver *fake.Driver
+}
+
+// Options say how a system in this process behaves.
+type Options struct {
+	Database string                     // a URL; a SQLite file of its own where empty
+	Change   func(*controlplane.Config) // before it starts; may be nil
+	Fake     fake.Config                // Dir is set
+}
+
+// Start runs a whole system in this process until the test ends.
+func Start(t testing.TB, o Options) *InProcess {
+	t.Helper()
+	dir := t.TempDir()
+	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	o.Fake.Dir = dir + "/sandboxes"
+	o.Fake.Images = []string{"base"}
+	d := fake.New(o.Fake)
+	t.Cleanup(func() { _ = d.Close() })
+
+	ctx, stop := context.WithCancel(context.Background())
+	pipe := nodeapi.NewPipe()
+	info := func() nodeapi.Info {
+		return nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": "base"}, Version: "test"}
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = nodeagent.Serve(ctx, pipe, d, info, log)
+	}()
+
+	cfg := controlplane.Config{
+		Database: o.Database, Blobs: dir + "/blobs", Node: pipe.Dial, CallsPerMinute: -1, Version: "test", Logger: log, Tick: 50 * time.Millisecond,
+	}
+	if cfg.Database == "" {
+		cfg.Database = dir + "/berth.db"
+	}
+	if o.Change != nil {
+		o.Change(&cfg)
+	}
+	plane, err := controlplane.Open(ctx, cfg)
+	if err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	ran := make(chan struct{})
+	go func() {
+		defer close(ran)
+		if err := plane.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	}()
+	srv := httptest.NewServer(plane.Handler())
+	t.Cleanup(func() {
+		srv.Close()
+		dctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		plane.Drain(dctx)
+		stop()
+		<-ran
+		if err := plane.Close(dctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		_ = pipe.Close()
+		<-served
+	})
+	secret, err := plane.EnsureRoot(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &InProcess{System: System{URL: srv.URL, Key: secret}, Plane: plane, Driver: d}
+	s.Client = s.With(t, secret)
+	return s
+}
+
+// testWriter shows logs with the test that caused them.
+type testWriter struct{ t testing.TB }
+
+// Write implements io.Writer.
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}

@@ -201,7 +201,7 @@ func TestCgroupV2(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(mount, "berth", "*", "sbx_*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(mount, "berth", r.instance(), "sbx_*")); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

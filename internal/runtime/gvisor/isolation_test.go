@@ -226,7 +226,7 @@ func internetOf(t *testing.T, addresses ...string) <-chan string {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	const name = "brtest0"
+	name := fmt.Sprintf("brt%d", os.Getpid())
 	type result struct {
 		ln  net.Listener
 		err error

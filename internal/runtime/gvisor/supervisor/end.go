@@ -33,7 +33,7 @@ func (s *Supervisor) Stop(ctx context.Context, id string, generation int64, grac
 			return s.keepGeneration(sb, r)
 		}
 		asked := r.Phase == running && grace > 0
-		r.Phase = stopping
+		r.Phase, r.Reason = stopping, runtime.ReasonRequested
 		if err := sb.put(r); err != nil {
 			return runtime.Status{}, err
 		}
@@ -198,7 +198,7 @@ func (s *Supervisor) died(sb *sandbox, l *live, how proc.Exit) {
 	}
 	reason := s.reason(sb.id, how, l.goferExit())
 	s.log.Info("sandbox died", "sandbox", sb.id, "reason", reason)
-	r.Phase = stopping
+	r.Phase, r.Reason = stopping, reason
 	if err := sb.put(r); err == nil {
 		if _, err = s.stopped(sb, r, reason); err == nil {
 			return

@@ -59,7 +59,13 @@ func (s *Supervisor) Serve(ctx context.Context, socket string) error {
 	} else {
 		err = s.Close()
 	}
-	return errors.Join(err, server.Close())
+	// What was done is still answered; a caller that does not read is not waited for long.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if server.Shutdown(last) != nil {
+		_ = server.Close()
+	}
+	return err
 }
 
 // The causes of an end that a caller asked for.

@@ -179,9 +179,7 @@ func (s *Supervisor) Dial(ctx context.Context, id string, port int) (*net.TCPCon
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {})
-	defer stop()
-	go func() {
+	go func() { // ends with this call
 		select {
 		case <-l.dead:
 			cancel()

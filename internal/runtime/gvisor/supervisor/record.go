@@ -30,7 +30,7 @@ type record struct {
 	Spec       runtime.Spec `json:"spec"`
 	Generation int64        `json:"generation"`
 	Phase      phase        `json:"phase"`
-	Reason     string       `json:"reason,omitempty"`
+	Reason     string       `json:"reason,omitempty"` // why it is stopped, or is stopping
 	ExitStatus int          `json:"exitStatus"`
 	Since      time.Time    `json:"since"`
 	Slot       int          `json:"slot"`
@@ -47,6 +47,11 @@ func (r *record) status(address string) runtime.Status {
 		st.State = runtime.Running
 	case paused:
 		st.State = runtime.Paused
+	case stopping:
+		st.State = runtime.Stopped
+		if r.Reason == runtime.ReasonRequested {
+			st.State, st.Reason = runtime.Running, "" // it may have a grace
+		}
 	default:
 		st.State = runtime.Stopped
 	}

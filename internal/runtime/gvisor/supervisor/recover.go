@@ -64,8 +64,8 @@ func (s *Supervisor) take(id string, alive []proc.Found) error {
 	case stopped:
 		return s.end(id, alive)
 	default: // starting, stopping
-		reason := runtime.ReasonRequested
-		if r.Phase == starting {
+		reason := r.Reason
+		if r.Phase == starting || reason == "" {
 			reason = runtime.ReasonKilled
 		}
 		if err := s.end(id, alive); err != nil {

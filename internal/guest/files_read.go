@@ -86,7 +86,7 @@ func readLines(f *os.File, first, last, limit int64, out *FileData) error {
 					started, out.Offset = true, at
 				}
 				if int64(len(data)+take) > limit {
-					return stopLines(data, rest[:take], limit, at, out)
+					return stopLines(data, rest[:take], limit, out)
 				}
 				data = append(data, rest[:take]...)
 			}
@@ -94,7 +94,7 @@ func readLines(f *os.File, first, last, limit int64, out *FileData) error {
 			rest = rest[take:]
 			if whole {
 				if line++; last > 0 && line > last {
-					return endLines(f, data, at, len(rest) == 0, out)
+					return endLines(f, data, len(rest) == 0, out)
 				}
 			}
 		}
@@ -110,7 +110,7 @@ func readLines(f *os.File, first, last, limit int64, out *FileData) error {
 }
 
 // stopLines ends a read that is at its limit.
-func stopLines(data, more []byte, limit, at int64, out *FileData) error {
+func stopLines(data, more []byte, limit int64, out *FileData) error {
 	if i := bytes.LastIndexByte(data, '\n') + 1; i > 0 {
 		data = data[:i]
 	} else {
@@ -121,7 +121,7 @@ func stopLines(data, more []byte, limit, at int64, out *FileData) error {
 }
 
 // endLines ends a read after its last line; whether that is the end of the file may take one more read to know.
-func endLines(f *os.File, data []byte, _ int64, atEdge bool, out *FileData) error {
+func endLines(f *os.File, data []byte, atEdge bool, out *FileData) error {
 	if atEdge {
 		var one [1]byte
 		n, err := f.Read(one[:])

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/berthrun/berth/internal/errs"
 )
 
 const (
@@ -153,17 +151,6 @@ func (r *rig) ended(id string) Process {
 
 // path is a path in the rig's directory.
 func (r *rig) path(name string) string { return filepath.Join(r.root, name) }
-
-// wantCode checks an error's code and reason.
-func wantCode(t *testing.T, err error, code errs.Code, reason string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want %s %s", code, reason)
-	}
-	if e := errs.From(err); e.Code != code || e.Reason != reason {
-		t.Fatalf("error = %s %q (%v), want %s %q", e.Code, e.Reason, err, code, reason)
-	}
-}
 
 // insideGvisor reports whether the tests run in a gVisor sandbox.
 func insideGvisor() bool {

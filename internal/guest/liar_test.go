@@ -321,3 +321,14 @@ func TestBrokenExports(t *testing.T) {
 		})
 	}
 }
+
+// wantCode checks an error's code and reason.
+func wantCode(t *testing.T, err error, code errs.Code, reason string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want %s %s", code, reason)
+	}
+	if e := errs.From(err); e.Code != code || e.Reason != reason {
+		t.Fatalf("error = %s %q (%v), want %s %q", e.Code, e.Reason, err, code, reason)
+	}
+}

@@ -30,8 +30,8 @@ func TestHello(t *testing.T) {
 	if h.Protocol != Protocol || h.Build != "test" || len(h.BootID) != 20 || !h.Has(FeatureExec) || h.Has("flying") {
 		t.Errorf("hello = %+v", h)
 	}
-	if h2, _ := NewServer(Config{}), h; h2.bootID == h.BootID {
-		t.Error("two boots have one id")
+	if again, err := newRig(t).Hello(t.Context()); err != nil || again.BootID == h.BootID {
+		t.Errorf("another boot says %+v, %v", again, err)
 	}
 }
 
@@ -67,8 +67,10 @@ func TestToken(t *testing.T) {
 	if _, err := r.Hello(t.Context()); err != nil {
 		t.Error(err)
 	}
+	bare := NewServer(Config{})
+	defer bare.Close()
 	w := httptest.NewRecorder()
-	NewServer(Config{}).Handler().ServeHTTP(w, httptest.NewRequest("GET", "/hello", nil))
+	bare.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/hello", nil))
 	if w.Code != http.StatusUnauthorized {
 		t.Errorf("without a token of its own a guest answers %d", w.Code)
 	}

@@ -43,7 +43,7 @@ type ExecOut struct {
 	StderrBytes int64      `json:"stderrBytes"`
 	Truncated   bool       `json:"truncated" doc:"Part of the output is not in this result."`
 	OutputCut   *OutputCut `json:"outputCut,omitempty" doc:"How many characters of each stream are left out."`
-	ProcessID   string     `json:"processId,omitempty" doc:"Given when it still runs or output is left out: read_process_output gives the rest."`
+	ProcessID   string     `json:"processId" doc:"When it still runs or output is left out, read_process_output gives the rest."`
 	DurationMS  int64      `json:"durationMs"`
 	Woke        string     `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
 }

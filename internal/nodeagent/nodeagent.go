@@ -102,6 +102,9 @@ func linkImages(c Config) error {
 	if at, err := os.Readlink(own); err == nil && at == target {
 		return nil
 	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the node's folder: %w", err)
+	}
 	if err := os.Symlink(target, own); err != nil {
 		return fmt.Errorf("link images: %w", err)
 	}

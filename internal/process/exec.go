@@ -64,15 +64,12 @@ func (s *Service) actExec(ctx context.Context, in *api.ExecIn, d *op.Draft) (*ap
 
 func execOut(res guest.ExecResult, woke string) *api.ExecOut {
 	p := res.Process
-	out := &api.ExecOut{Running: p.Running, TimedOut: p.TimedOut, Signal: p.Signal, StdoutBytes: res.Stdout.Total, StderrBytes: res.Stderr.Total, Woke: woke}
+	out := &api.ExecOut{Running: p.Running, ProcessID: p.ID, TimedOut: p.TimedOut, Signal: p.Signal, StdoutBytes: res.Stdout.Total, StderrBytes: res.Stderr.Total, Woke: woke}
 	var cut api.OutputCut
 	out.Stdout, cut.Stdout = text(res.Stdout)
 	out.Stderr, cut.Stderr = text(res.Stderr)
 	if cut.Stdout+cut.Stderr > 0 {
 		out.Truncated, out.OutputCut = true, &cut
-	}
-	if p.Running || out.Truncated {
-		out.ProcessID = p.ID
 	}
 	if !p.Running {
 		code := p.ExitCode

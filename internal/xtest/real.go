@@ -25,6 +25,7 @@ type Real struct {
 	args []string
 	mu   sync.Mutex
 	cmd  *exec.Cmd
+	over chan struct{} // closed when cmd has ended
 	out  *os.File
 }
 
@@ -72,8 +73,13 @@ func (r *Real) Serve() {
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = cmd.Wait()
+	}()
 	r.mu.Lock()
-	r.cmd = cmd
+	r.cmd, r.over = cmd, over
 	r.mu.Unlock()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -90,10 +96,14 @@ func (r *Real) Serve() {
 			r.Client = r.With(r.t, r.Key)
 			return
 		}
+		select {
+		case <-over:
+			r.t.Fatalf("the server ended:\n%s", r.Log())
+		case <-time.After(5 * time.Millisecond):
+		}
 		if time.Now().After(deadline) {
 			r.t.Fatalf("the server does not come up:\n%s", r.Log())
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -111,12 +121,12 @@ func (r *Real) Stop() { r.signal(syscall.SIGTERM) }
 
 func (r *Real) signal(sig syscall.Signal) {
 	r.mu.Lock()
-	cmd := r.cmd
+	cmd, over := r.cmd, r.over
 	r.cmd = nil
 	r.mu.Unlock()
 	if cmd != nil {
 		_ = cmd.Process.Signal(sig)
-		_ = cmd.Wait()
+		<-over
 	}
 }
 

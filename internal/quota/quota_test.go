@@ -57,17 +57,33 @@ func TestTake(t *testing.T) {
 			refused map[string]any   // details of the refusal
 		}{
 			{"first", "org_a", map[string]int64{quota.SandboxesRunning: 1, quota.MemoryRunning: 1024}, map[string]int64{quota.SandboxesRunning: 1, quota.MemoryRunning: 1024}, nil},
-			{"one over undoes all", "org_a", map[string]int64{quota.SandboxesRunning: 1, quota.MemoryRunning: 4096}, map[string]int64{quota.SandboxesRunning: 1, quota.MemoryRunning: 1024},
-				map[string]any{"key": quota.MemoryRunning, "limit": int64(4096), "used": int64(1024), "requested": int64(4096)}},
+			{
+				"one over undoes all", "org_a",
+				map[string]int64{quota.SandboxesRunning: 1, quota.MemoryRunning: 4096},
+				map[string]int64{quota.SandboxesRunning: 1, quota.MemoryRunning: 1024},
+				map[string]any{"key": quota.MemoryRunning, "limit": int64(4096), "used": int64(1024), "requested": int64(4096)},
+			},
 			{"to the limit", "org_a", map[string]int64{quota.SandboxesRunning: 1, quota.VCPURunning: 1 << 40}, map[string]int64{quota.SandboxesRunning: 2, quota.MemoryRunning: 1024, quota.VCPURunning: 1 << 40}, nil},
-			{"at the limit", "org_a", map[string]int64{quota.SandboxesRunning: 1}, map[string]int64{quota.SandboxesRunning: 2, quota.MemoryRunning: 1024, quota.VCPURunning: 1 << 40},
-				map[string]any{"key": quota.SandboxesRunning, "limit": int64(2), "used": int64(2), "requested": int64(1)}},
+			{
+				"at the limit", "org_a",
+				map[string]int64{quota.SandboxesRunning: 1},
+				map[string]int64{quota.SandboxesRunning: 2, quota.MemoryRunning: 1024, quota.VCPURunning: 1 << 40},
+				map[string]any{"key": quota.SandboxesRunning, "limit": int64(2), "used": int64(2), "requested": int64(1)},
+			},
 			{"give back, never below nothing", "org_a", map[string]int64{quota.SandboxesRunning: -1, quota.VCPURunning: -1 << 41, quota.DiskTotal: -5}, map[string]int64{quota.SandboxesRunning: 1, quota.MemoryRunning: 1024}, nil},
-			{"more than the limit at once", "org_b", map[string]int64{quota.SandboxesRunning: 3}, map[string]int64{},
-				map[string]any{"key": quota.SandboxesRunning, "limit": int64(2), "used": int64(0), "requested": int64(3)}},
+			{
+				"more than the limit at once", "org_b",
+				map[string]int64{quota.SandboxesRunning: 3},
+				map[string]int64{},
+				map[string]any{"key": quota.SandboxesRunning, "limit": int64(2), "used": int64(0), "requested": int64(3)},
+			},
 			{"own limit", "org_big", map[string]int64{quota.SandboxesRunning: 3}, map[string]int64{quota.SandboxesRunning: 3}, nil},
-			{"own limit reached", "org_big", map[string]int64{quota.SandboxesRunning: 1}, map[string]int64{quota.SandboxesRunning: 3},
-				map[string]any{"key": quota.SandboxesRunning, "limit": int64(3), "used": int64(3), "requested": int64(1)}},
+			{
+				"own limit reached", "org_big",
+				map[string]int64{quota.SandboxesRunning: 1},
+				map[string]int64{quota.SandboxesRunning: 3},
+				map[string]any{"key": quota.SandboxesRunning, "limit": int64(3), "used": int64(3), "requested": int64(1)},
+			},
 			{"no limit", "org_free", map[string]int64{quota.SandboxesRunning: 1000}, map[string]int64{quota.SandboxesRunning: 1000}, nil},
 		}
 		for _, step := range steps {
@@ -178,8 +194,11 @@ func TestListAndDisk(t *testing.T) {
 		}
 		hundred := int64(100)
 		want := []api.Limit{
-			{Key: "sandboxes.running", Unit: "count"}, {Key: "sandboxes.total", Unit: "count"}, {Key: "vcpu.running", Unit: "mCPU"},
-			{Key: "memory.running", Unit: "MiB"}, {Key: "disk.total", Unit: "GiB", Limit: &hundred},
+			{Key: "sandboxes.running", Unit: "count"},
+			{Key: "sandboxes.total", Unit: "count"},
+			{Key: "vcpu.running", Unit: "mCPU"},
+			{Key: "memory.running", Unit: "MiB"},
+			{Key: "disk.total", Unit: "GiB", Limit: &hundred},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("limits (-want +got):\n%s", diff)

@@ -17,6 +17,8 @@ type Sandboxes interface {
 	Resource(ctx context.Context, id string) (op.Resource, error)
 	// Awake gives the guest of a sandbox, which is started where it must and may be; woke says how.
 	Awake(ctx context.Context, id string) (g *guest.Client, woke string, err error)
+	// Explain gives the error of a call on a guest a better one where the sandbox died under it.
+	Explain(ctx context.Context, id string, err error) error
 }
 
 // Service carries out the operations on files.
@@ -61,7 +63,11 @@ func bind[In, Out any](s *Service, r *op.Registry, def op.Def[In, Out], sandbox 
 			if err != nil {
 				return nil, err
 			}
-			return do(ctx, session{g: g, once: d.Once, woke: woke}, in)
+			out, err := do(ctx, session{g: g, once: d.Once, woke: woke}, in)
+			if err != nil {
+				return nil, s.sandboxes.Explain(ctx, sandbox(in), err)
+			}
+			return out, nil
 		},
 	})
 }

@@ -140,8 +140,8 @@ func list(ctx context.Context, s session, in *api.ListFilesIn) (*api.ListFilesOu
 	for _, f := range l.Entries {
 		out.Items = append(out.Items, show(f))
 	}
-	if l.More && len(l.Entries) > 0 {
-		out.NextCursor = op.EncodeCursor(bound, l.Entries[len(l.Entries)-1].Path)
+	if l.More {
+		out.NextCursor = op.EncodeCursor(bound, l.Next)
 	}
 	return out, nil
 }

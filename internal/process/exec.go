@@ -51,7 +51,7 @@ func (s *Service) actExec(ctx context.Context, in *api.ExecIn, d *op.Draft) (*ap
 	}
 	res, err := g.Exec(ctx, st, wait)
 	if err != nil {
-		return nil, err
+		return nil, s.Sandboxes.Explain(ctx, in.SandboxID, err)
 	}
 	if res.Process.Running {
 		// It outlives this call: what is stored of it must be found once its sandbox is gone.

@@ -54,7 +54,7 @@ func (s *Service) actStart(ctx context.Context, in *api.StartProcessIn, d *op.Dr
 				s.Logger.Warn("row of a refused process not removed", "process", d.Process, "error", ferr)
 			}
 		}
-		return nil, err
+		return nil, s.Sandboxes.Explain(ctx, in.SandboxID, err)
 	}
 	return &api.ProcessOut{Process: show(in.SandboxID, p), Woke: woke}, nil
 }
@@ -250,7 +250,7 @@ func (s *Service) actSignal(ctx context.Context, in *api.ProcessSignalIn, d *op.
 // why tells of a process that the guest does not know whether it was there before the sandbox's last start.
 func (s *Service) why(ctx context.Context, in api.ProcessIn, err error) error {
 	if !errs.Is(err, errs.NotFound) {
-		return err
+		return s.Sandboxes.Explain(ctx, in.SandboxID, err)
 	}
 	if _, serr := s.stored(ctx, in.SandboxID, in.ProcessID); serr != nil {
 		return serr

@@ -28,6 +28,8 @@ type Sandboxes interface {
 	Running(ctx context.Context, id string) (*guest.Client, error)
 	// Live gives the guest of a running sandbox, else nil.
 	Live(ctx context.Context, id string) (*guest.Client, error)
+	// Explain gives the error of a call on a guest a better one where the sandbox died under it.
+	Explain(ctx context.Context, id string, err error) error
 }
 
 // Blobs keeps streams.

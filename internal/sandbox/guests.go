@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
+	"github.com/berthrun/berth/internal/runtime"
 )
 
 // guestPool holds one client a booted sandbox, so that its connections are kept.
@@ -141,4 +142,30 @@ func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, 
 			return nil, woke, errInvalidState(r, v)
 		}
 	}
+}
+
+// Explain gives the error of a call on a guest a better one where the sandbox died under it.
+func (s *Service) Explain(ctx context.Context, id string, err error) error {
+	switch errs.CodeOf(err) {
+	case errs.HostUnavailable, errs.Unavailable, errs.Timeout, errs.Upstream:
+	default:
+		return err
+	}
+	// The call's own time may be over.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	st, serr := s.Driver.Get(ctx, id)
+	if serr != nil || st.State != runtime.Stopped {
+		return err
+	}
+	s.report(ctx, st)
+	r, rerr := s.find(ctx, s.DB, id)
+	if rerr != nil || r.State == api.StateRunning {
+		return err
+	}
+	e := errs.E(errs.InvalidState, "the sandbox ended while the call ran: %s", r.StopReason).Because(r.StopReason).With("state", r.State)
+	if r.StopReason == runtime.ReasonOutOfMemory {
+		return e.Suggest("Its memory was used up. Use less, or create one with more resources.memoryMiB. Its files are kept: the next call starts it again.")
+	}
+	return e.Suggest("Its files are kept: the next call starts it again. Check what the call had done before.")
 }

@@ -22,6 +22,7 @@ type Real struct {
 
 	t    testing.TB
 	bin  string
+	port string // the same after a restart
 	args []string
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -52,7 +53,7 @@ func StartReal(t testing.TB, args ...string) *Real {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Real{t: t, bin: bin, Dir: dir, args: append([]string{"--images", base, "--calls-per-minute", "-1", "--log-level", "info"}, args...)}
+	r := &Real{t: t, bin: bin, port: "0", Dir: dir, args: append([]string{"--images", base, "--calls-per-minute", "-1", "--log-level", "info"}, args...)}
 	if r.out, err = os.Create(filepath.Join(dir, "server.log")); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func (r *Real) Serve() {
 	r.t.Helper()
 	ready := filepath.Join(r.Dir, "ready.json")
 	_ = os.Remove(ready)
-	args := append([]string{"serve", "--data", filepath.Join(r.Dir, "data"), "--port", "0", "--ready-file", ready}, r.args...)
+	args := append([]string{"serve", "--data", filepath.Join(r.Dir, "data"), "--port", r.port, "--ready-file", ready}, r.args...)
 	cmd := exec.Command(r.bin, args...) //nolint:gosec // the program under test
 	cmd.Stdout, cmd.Stderr = r.out, r.out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -89,7 +90,7 @@ func (r *Real) Serve() {
 			if err := json.Unmarshal(b, &v); err != nil {
 				r.t.Fatal(err)
 			}
-			r.URL = v.URL
+			r.URL, r.port = v.URL, v.URL[strings.LastIndex(v.URL, ":")+1:]
 			if v.Key != "" {
 				r.Key = v.Key
 			}

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-const goodKey = "berth_test_AAAAAAAAAAAAAAAAAAAA"
+var goodKey = "berth_test_" + strings.Repeat("A", 49)
 
 type size struct {
 	Width  float64 `json:"width,omitempty" min:"0.5"`

@@ -198,8 +198,8 @@ func TestCredentials(t *testing.T) {
 
 func TestKeyInURL(t *testing.T) {
 	for _, target := range []string{
-		"/v1/things?access_token=abc", "/v1/things?API_KEY=abc", "/v1/things?cursor=" + goodKey, "/v1/things?cursor=%62erth_test_AAAAAAAAAAAAAAAAAAAA",
-		"/v1/things/" + goodKey, "/nowhere?" + goodKey + "=1", "/v1/things/%62erth_test_AAAAAAAAAAAAAAAAAAAA",
+		"/v1/things?access_token=abc", "/v1/things?API_KEY=abc", "/v1/things?cursor=" + goodKey, "/v1/things?cursor=%62" + goodKey[1:],
+		"/v1/things/" + goodKey, "/nowhere?" + goodKey + "=1", "/v1/things/%62" + goodKey[1:],
 	} {
 		f := setup(nil)
 		w := f.send("GET", target, "")
@@ -208,6 +208,14 @@ func TestKeyInURL(t *testing.T) {
 		}
 		if strings.Contains(f.logs.String(), goodKey) || strings.Contains(f.logs.String(), "abc") || strings.Contains(w.Body.String(), goodKey) {
 			t.Errorf("%s: the key is in the log or the answer: %s", target, f.logs)
+		}
+	}
+}
+
+func TestNamesLikeKeysAreNoKeys(t *testing.T) {
+	for _, target := range []string{"/v1/things?cursor=/workspace/berth_report_20260101.csv", "/v1/things?labels.key=abc", "/v1/things/berth_notes_abcdefghijklmnop"} {
+		if w := setup(nil).send("GET", target, ""); w.Code != 200 {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 var (
 	requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
-	keyPattern       = regexp.MustCompile(`berth_[a-z]+_[0-9A-Za-z]{8,}`)
+	keyPattern       = regexp.MustCompile(`berth_[a-z]+_[0-9A-Za-z]{30,}`) // longer than what people call their files
 )
 
 // keyNames are query parameters in which other APIs take a key; no operation may have an argument of such a name in its query.

@@ -129,6 +129,12 @@ func TestBreaks(t *testing.T) {
 		{"an output less", in("account.get", func(i *op.Info) { drop(i.Out, "organizationId") }), true},
 		{"an output more", in("account.get", func(i *op.Info) { add(i.Out, "colour") }), false},
 		{"an output of another type", in("account.get", func(i *op.Info) { i.Out.Properties["scopes"] = &op.Schema{Type: "string"} }), true},
+		{"an output that is always there now", in("sandboxes.create", func(i *op.Info) { i.Out.Required = append(i.Out.Required, "sandbox") }), false},
+		{"a member of an output that is always there now", in("sandboxes.get", func(i *op.Info) {
+			inner := i.Out.Properties["sandbox"]
+			inner.Required = append(inner.Required, "name")
+		}), false},
+		{"an output that may be absent now", in("sandboxes.get", func(i *op.Info) { i.Out.Required = nil }), true},
 		{"another text", in("account.get", func(i *op.Info) { i.Doc = "Other words." }), false},
 	}
 	before, err := httpapi.OpenAPI(api.All(), "")

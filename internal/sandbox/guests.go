@@ -146,8 +146,11 @@ func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, 
 
 // Explain gives the error of a call on a guest a better one where the sandbox died under it.
 func (s *Service) Explain(ctx context.Context, id string, err error) error {
-	switch errs.CodeOf(err) {
-	case errs.HostUnavailable, errs.Unavailable, errs.Timeout, errs.Upstream:
+	switch e := errs.From(err); {
+	case e == nil:
+		return nil
+	case e.Code == errs.InvalidState && e.Reason == string(runtime.Stopped): // it was found dead when it was dialed again
+	case e.Code == errs.HostUnavailable, e.Code == errs.Unavailable, e.Code == errs.Timeout, e.Code == errs.Upstream:
 	default:
 		return err
 	}

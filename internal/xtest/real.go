@@ -133,8 +133,20 @@ func (r *Real) signal(sig syscall.Signal) {
 
 // KillRuntime ends berth-runtime with SIGKILL. The server starts it again by itself.
 func (r *Real) KillRuntime() {
-	if pid, err := r.runtimePID(); err == nil {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+	r.t.Helper()
+	// The one that was killed before may just be starting again.
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		pid, err := r.runtimePID()
+		if err == nil {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				r.t.Errorf("kill berth-runtime: %v", err)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Error(err)
+			return
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package xtest
 
 import (
+	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -8,11 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/client"
 )
 
 // TestReal is a session with real sandboxes: the symptoms of the field, the tools of the base image, the network, the limits.
@@ -71,10 +75,17 @@ func restart(t *testing.T, r *Real) {
 
 func memory(t *testing.T, r *Real) {
 	id := Sandbox(t, r.Client, api.CreateSandboxIn{Resources: &api.ResourcesIn{MemoryMiB: 256}})
-	out := Exec(t, r.Client, id, "python3 -c 'b = bytearray(600 << 20); print(len(b))'")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := client.Call(ctx, r.Client, api.Exec, api.ExecIn{
+		SandboxIn: in(id), CommandIn: api.CommandIn{Command: "python3 -c 'b = bytearray(600 << 20); print(len(b))'"},
+	})
 	// The command alone dies, or the whole sandbox does; in both cases it is said, and never an exit 0.
-	if out.ExitCode != nil && *out.ExitCode == 0 {
+	switch e, _ := errors.AsType[*client.Error](err); {
+	case err == nil && (out.ExitCode == nil || *out.ExitCode == 0):
 		t.Errorf("600 MiB in 256: %+v", out)
+	case err != nil && (e == nil || e.Reason != "out_of_memory"):
+		t.Errorf("600 MiB in 256: %+v", err)
 	}
 	sb := Must(t, r.Client, api.GetSandbox, in(id)).Sandbox
 	if sb.State == api.StateStopped && sb.StopReason != "out_of_memory" {

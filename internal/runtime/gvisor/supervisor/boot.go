@@ -281,6 +281,7 @@ func (s *Supervisor) gvisorConfig(sb *sandbox) (*config.Config, error) {
 		{"net-raw", "true"},
 		{"file-access-mounts", "exclusive"}, // nobody else writes to /tmp or the guest
 		{"host-settings", "ignore"},
+		{"in-sandbox-cgroup", "v2"}, // the guest limits processes in it: gVisor has no RLIMIT_NPROC
 		{"log", filepath.Join(sb.dir, errorLog)},
 		{"panic-log", filepath.Join(sb.dir, panicLog)},
 	} {

@@ -19,6 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/audit"
 	"github.com/berthrun/berth/internal/blob"
 	"github.com/berthrun/berth/internal/call"
+	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/event"
 	"github.com/berthrun/berth/internal/file"
@@ -190,6 +191,22 @@ func (p *Plane) Handler() http.Handler { return p.handler }
 
 // Registry holds the operations.
 func (p *Plane) Registry() *op.Registry { return p.registry }
+
+// Path is what every call takes.
+func (p *Plane) Path() *call.Path { return p.path }
+
+// Found makes another organization with an administrator's key, whose secret it gives.
+func (p *Plane) Found(ctx context.Context, name string) (secret string, err error) {
+	return p.identity.Found(ctx, name)
+}
+
+// Caller gives who a key stands for, or errs.Unauthenticated.
+func (p *Plane) Caller(ctx context.Context, key string) (*caller.Caller, error) {
+	return p.identity.Authenticate(ctx, key)
+}
+
+// Recount sets what every organization uses to what there is.
+func (p *Plane) Recount(ctx context.Context) error { return p.quota.Recount(ctx) }
 
 // EnsureRoot makes the first organization, workspace and administrator's key where there is none, and gives the key's secret then.
 func (p *Plane) EnsureRoot(ctx context.Context) (secret string, err error) {

@@ -39,6 +39,9 @@ type InProcess struct {
 	System
 	Plane  *controlplane.Plane
 	Driver *fake.Driver
+	Dir    string // holds a folder for each sandbox
+
+	cfg controlplane.Config
 }
 
 // Options say how a system in this process behaves.
@@ -58,26 +61,55 @@ func Start(t testing.TB, o Options) *InProcess {
 	d := fake.New(o.Fake)
 	t.Cleanup(func() { _ = d.Close() })
 
-	ctx, stop := context.WithCancel(context.Background())
 	pipe := nodeapi.NewPipe()
 	info := func() nodeapi.Info {
 		return nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": "base"}, Version: "test"}
 	}
+	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		_ = nodeagent.Serve(ctx, pipe, d, info, log)
 	}()
+	t.Cleanup(func() {
+		stop()
+		_ = pipe.Close()
+		<-served
+	})
 
-	cfg := controlplane.Config{
+	s := &InProcess{Driver: d, Dir: o.Fake.Dir, cfg: controlplane.Config{
 		Database: o.Database, Blobs: dir + "/blobs", Node: pipe.Dial, CallsPerMinute: -1, Version: "test", Logger: log, Tick: 50 * time.Millisecond,
-	}
-	if cfg.Database == "" {
-		cfg.Database = dir + "/berth.db"
+	}}
+	if s.cfg.Database == "" {
+		s.cfg.Database = dir + "/berth.db"
 	}
 	if o.Change != nil {
-		o.Change(&cfg)
+		o.Change(&s.cfg)
 	}
+	s.Plane, s.URL = serve(t, s.cfg)
+	secret, err := s.Plane.EnsureRoot(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Key = secret
+	s.Client = s.With(t, secret)
+	return s
+}
+
+// Peer runs another control plane on the same database and node until the test ends.
+func (s *InProcess) Peer(t testing.TB) *InProcess {
+	t.Helper()
+	p := &InProcess{Driver: s.Driver, Dir: s.Dir, cfg: s.cfg}
+	p.Plane, p.URL = serve(t, s.cfg)
+	p.Key = s.Key
+	p.Client = p.With(t, s.Key)
+	return p
+}
+
+// serve runs a control plane until the test ends.
+func serve(t testing.TB, cfg controlplane.Config) (plane *controlplane.Plane, url string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
 	plane, err := controlplane.Open(ctx, cfg)
 	if err != nil {
 		stop()
@@ -101,16 +133,8 @@ func Start(t testing.TB, o Options) *InProcess {
 		if err := plane.Close(dctx); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		_ = pipe.Close()
-		<-served
 	})
-	secret, err := plane.EnsureRoot(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &InProcess{System: System{URL: srv.URL, Key: secret}, Plane: plane, Driver: d}
-	s.Client = s.With(t, secret)
-	return s
+	return plane, srv.URL
 }
 
 // testWriter shows logs with the test that caused them.

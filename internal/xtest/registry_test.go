@@ -1,0 +1,270 @@
+package xtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/call/calltest"
+	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/db/dbtest"
+)
+
+// TestRegistry holds every operation of a running system to what is promised of all of them, see calltest.
+func TestRegistry(t *testing.T) {
+	dbtest.EachURL(t, func(t *testing.T, url string) {
+		s := Start(t, Options{Database: url})
+		secret, err := s.Plane.Found(t.Context(), "another")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &registry{s: s, db: dbtest.Open(t, url), sandbox: Sandbox(t, s.Client, api.CreateSandboxIn{Name: "shared"})}
+		g.process = start(t, s.Client, g.sandbox, "exec sleep 600")
+		admin, foreign := identify(t, s, s.Key), identify(t, s, secret)
+		calltest.Suite(t, calltest.Setup{
+			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
+			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID},
+		})
+		g.effects(t)
+	})
+}
+
+func identify(t *testing.T, s *InProcess, key string) *caller.Caller {
+	t.Helper()
+	c, err := s.Plane.Caller(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// registry makes what operations are tried on and looks at what they leave.
+type registry struct {
+	s       *InProcess
+	db      *db.DB
+	sandbox string // for all that happens inside one
+	process string
+	made    int
+	read    []string // processes that say what they read
+	counted []string // processes that say when they get a signal
+}
+
+// example gives an input that succeeds, for one effect.
+func (g *registry) example(t *testing.T, operation string) string {
+	t.Helper()
+	c := g.s.Client
+	g.made++
+	name := fmt.Sprintf("example-%d", g.made)
+	inside := in(g.sandbox)
+	own := func() api.SandboxIn {
+		return in(Sandbox(t, c, api.CreateSandboxIn{Name: name}))
+	}
+	there := func() api.FileIn {
+		Must(t, c, api.WriteFile, api.WriteFileIn{FileIn: file(g.sandbox, name), Data: "one two\n"})
+		return file(g.sandbox, name)
+	}
+	switch operation {
+	case api.CreateSandbox.Name:
+		return encode(t, api.CreateSandboxIn{Name: name, Env: map[string]string{"A": "b"}, Metadata: map[string]string{"made": "here"}})
+	case api.ListSandboxes.Name:
+		return encode(t, api.ListSandboxesIn{Scope: "all", State: []string{api.StateRunning}})
+	case api.GetSandbox.Name:
+		return encode(t, inside)
+	case api.UpdateSandbox.Name:
+		renamed := name + ".renamed"
+		return encode(t, api.UpdateSandboxIn{SandboxIn: own(), Name: &renamed, Metadata: map[string]string{"a": "b"}})
+	case api.SetSandboxTimeout.Name:
+		return encode(t, api.SetTimeoutIn{SandboxIn: own(), TTLSeconds: 3600})
+	case api.ExtendSandbox.Name:
+		return encode(t, api.ExtendIn{SandboxIn: own(), By: "1h"})
+	case api.StartSandbox.Name:
+		sb := own()
+		Must(t, c, api.StopSandbox, api.SandboxWaitIn{SandboxIn: sb})
+		return encode(t, api.SandboxWaitIn{SandboxIn: sb})
+	case api.StopSandbox.Name, api.DeleteSandbox.Name:
+		return encode(t, api.SandboxWaitIn{SandboxIn: own()})
+	case api.Exec.Name:
+		return encode(t, api.ExecIn{SandboxIn: inside, CommandIn: api.CommandIn{Command: "cat >> " + name}, Stdin: "once"})
+	case api.StartProcess.Name:
+		return encode(t, api.StartProcessIn{SandboxIn: inside, CommandIn: api.CommandIn{Argv: []string{"sleep", "600"}}})
+	case api.ListProcesses.Name:
+		return encode(t, api.ListProcessesIn{SandboxIn: inside})
+	case api.GetProcess.Name:
+		return encode(t, proc(g.sandbox, g.process))
+	case api.ProcessOutput.Name:
+		return encode(t, api.ProcessOutputIn{ProcessIn: proc(g.sandbox, g.process)})
+	case api.ProcessInput.Name:
+		p := Must(t, c, api.StartProcess, api.StartProcessIn{SandboxIn: inside, CommandIn: api.CommandIn{Command: "exec cat"}, OpenStdin: true}).Process.ID
+		g.read = append(g.read, p)
+		return encode(t, api.ProcessInputIn{ProcessIn: proc(g.sandbox, p), Data: "once\n"})
+	case api.ProcessSignal.Name:
+		p := start(t, c, g.sandbox, "trap 'echo once' USR1; echo ready; while :; do sleep 600 & wait $!; done")
+		Must(t, c, api.ProcessOutput, api.ProcessOutputIn{ProcessIn: proc(g.sandbox, p), WaitSeconds: 30}) // its trap is set
+		g.counted = append(g.counted, p)
+		return encode(t, api.ProcessSignalIn{ProcessIn: proc(g.sandbox, p), Signal: "USR1"})
+	case api.ReadFile.Name:
+		return encode(t, api.ReadFileIn{FileIn: there()})
+	case api.WriteFile.Name:
+		return encode(t, api.WriteFileIn{FileIn: there(), Data: "three\n", Append: true})
+	case api.EditFile.Name:
+		return encode(t, api.EditFileIn{FileIn: there(), OldText: "one", NewText: "one one"})
+	case api.ListFiles.Name:
+		return encode(t, api.ListFilesIn{SandboxIn: inside})
+	case api.StatFile.Name:
+		return encode(t, api.FileStatIn{FileIn: there()})
+	case api.MakeDirectory.Name:
+		return encode(t, api.MakeDirectoryIn{FileIn: file(g.sandbox, name+"/deep")})
+	case api.MoveFile.Name:
+		return encode(t, api.MoveFileIn{SandboxIn: inside, From: there().Path, To: name + ".moved"})
+	case api.RemoveFile.Name:
+		return encode(t, api.RemoveFileIn{FileIn: there()})
+	case api.GetAccount.Name, api.GetLimits.Name, api.ListCapabilities.Name:
+		return "{}"
+	case api.ListWorkspaces.Name:
+		return encode(t, api.ListWorkspacesIn{})
+	case api.CreateKey.Name:
+		return encode(t, api.CreateKeyIn{Name: name, Scopes: []string{"read"}})
+	case api.ListKeys.Name:
+		return encode(t, api.ListKeysIn{IncludeRevoked: true})
+	case api.RevokeKey.Name:
+		return encode(t, api.RevokeKeyIn{KeyID: Must(t, c, api.CreateKey, api.CreateKeyIn{Name: name}).Key.ID})
+	}
+	t.Fatalf("there is no example of %s", operation)
+	return ""
+}
+
+func encode(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// state describes what operations may change: the rows that they own, the files of every sandbox, the processes of the shared one.
+func (g *registry) state(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for _, query := range []string{
+		`SELECT id, name, state, generation, boot_generation, env, metadata, idle_seconds, on_idle, on_expiry, auto_wake, wake_on_timers, persist, expires_at, stop_reason
+			FROM sandboxes ORDER BY id`,
+		`SELECT sandbox_id, key, value FROM sandbox_labels ORDER BY sandbox_id, key`,
+		`SELECT id, state, info, kept FROM processes ORDER BY id`,
+		`SELECT id, name, scopes, expires_at, revoked_at, hash FROM keys ORDER BY id`,
+		`SELECT scope, key, used FROM usage WHERE used <> 0 ORDER BY scope, key`,
+		`SELECT scope, key, value FROM limits ORDER BY scope, key`,
+		`SELECT id, name FROM organizations ORDER BY id`,
+		`SELECT id, name FROM workspaces ORDER BY id`,
+		`SELECT id, type, data FROM events ORDER BY id`,
+		`SELECT operation, idem_key, state, result, error FROM idempotency ORDER BY operation, idem_key`,
+	} {
+		dump(t, g.db, &b, query)
+	}
+	err := filepath.WalkDir(g.s.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s %v", path, info.Mode())
+		if info.Mode().IsRegular() {
+			data, err := os.ReadFile(path) //nolint:gosec // below the test's own folder
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %x", sha256.Sum256(data))
+		}
+		b.WriteByte('\n')
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := op.PageIn{Limit: 200}
+	for {
+		list := Must(t, g.s.Client, api.ListProcesses, api.ListProcessesIn{SandboxIn: in(g.sandbox), PageIn: page})
+		for _, p := range list.Items {
+			fmt.Fprintln(&b, p.ID, p.State, p.Signal)
+		}
+		if list.NextCursor == nil {
+			return b.String()
+		}
+		page.Cursor = *list.NextCursor
+	}
+}
+
+func dump(t *testing.T, d *db.DB, b *strings.Builder, query string) {
+	t.Helper()
+	rows, err := d.QueryContext(context.Background(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	names, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := make([]sql.NullString, len(names))
+	into := make([]any, len(names))
+	for i := range cells {
+		into[i] = &cells[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cells {
+			fmt.Fprintf(b, "%q ", c.String)
+		}
+		b.WriteByte('\n')
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// effects checks what a state cannot show at once: what was typed arrived once, signals came once, and only those of the calls that succeeded.
+func (g *registry) effects(t *testing.T) {
+	c := g.s.Client
+	heard := 0
+	for _, p := range g.read {
+		Must(t, c, api.ProcessInput, api.ProcessInputIn{ProcessIn: proc(g.sandbox, p), EOF: true})
+		switch got := read(t, c, g.sandbox, p, 15); got {
+		case "once\n":
+			heard++
+		case "":
+		default:
+			t.Errorf("a process read %q", got)
+		}
+	}
+	if heard != 1 {
+		t.Errorf("%d processes got input, of %d that calls were tried on", heard, len(g.read))
+	}
+	heard = 0
+	for _, p := range g.counted {
+		Must(t, c, api.ProcessSignal, api.ProcessSignalIn{ProcessIn: proc(g.sandbox, p), Signal: "KILL"})
+		switch got := read(t, c, g.sandbox, p, 15); got {
+		case "ready\nonce\n":
+			heard++
+		case "ready\n":
+		default:
+			t.Errorf("a process that was signalled wrote %q", got)
+		}
+	}
+	if heard != 1 {
+		t.Errorf("%d processes got the signal, of %d that calls were tried on", heard, len(g.counted))
+	}
+}

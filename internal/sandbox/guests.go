@@ -154,16 +154,8 @@ func (s *Service) Explain(ctx context.Context, id string, err error) error {
 	default:
 		return err
 	}
-	// The call's own time may be over.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	st, serr := s.Driver.Get(ctx, id)
-	if serr != nil || st.State != runtime.Stopped {
-		return err
-	}
-	s.report(ctx, st)
-	r, rerr := s.find(ctx, s.DB, id)
-	if rerr != nil || r.State == api.StateRunning {
+	r := s.awaitDeath(ctx, id)
+	if r == nil {
 		return err
 	}
 	e := errs.E(errs.InvalidState, "the sandbox ended while the call ran: %s", r.StopReason).Because(r.StopReason).With("state", r.State)
@@ -171,4 +163,28 @@ func (s *Service) Explain(ctx context.Context, id string, err error) error {
 		return e.Suggest("Its memory was used up. Use less, or create one with more resources.memoryMiB. Its files are kept: the next call starts it again.")
 	}
 	return e.Suggest("Its files are kept: the next call starts it again. Check what the call had done before.")
+}
+
+// deathTime is how long a sandbox whose guest does not answer is given to turn out dead.
+const deathTime = 3 * time.Second
+
+// awaitDeath gives a sandbox that has stopped or does so in a moment, else nil. A kernel that runs out of memory takes a while to die.
+func (s *Service) awaitDeath(ctx context.Context, id string) *row {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deathTime) // the call's own time may be over
+	defer cancel()
+	var dead *row
+	err := s.DB.Wait(ctx, topic(id), func(ctx context.Context) (bool, error) {
+		if st, err := s.Driver.Get(ctx, id); err == nil {
+			s.report(ctx, st)
+		}
+		r, err := s.find(ctx, s.DB, id)
+		if err == nil && r.State != api.StateRunning {
+			dead = r
+		}
+		return dead != nil, err
+	})
+	if err != nil {
+		return nil
+	}
+	return dead
 }

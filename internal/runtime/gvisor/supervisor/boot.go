@@ -9,6 +9,8 @@ import (
 	"regexp"
 	goruntime "runtime"
 	"strings"
+	"sync"
+	"time"
 
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
@@ -25,10 +27,15 @@ import (
 
 // The forms of what becomes part of a path. Every id of the house fits.
 var (
-	idForm    = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
-	imageForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
-	hostForm  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	idForm    = form(`^[a-z0-9][a-z0-9_-]{0,39}$`)
+	imageForm = form(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
+	hostForm  = form(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
 )
+
+// form compiles an expression at its first use: every start of a sandbox runs this program's initialization, several times.
+func form(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // pidsBackstop is the limit of host tasks where a sandbox has none of its own. Reaching it ends the whole sandbox, as gVisor cannot go on
 // without a thread, so it is far above what the guest allows: a process inside is about two tasks here.
@@ -62,11 +69,11 @@ func (s *Supervisor) check(spec *runtime.Spec) error {
 	}
 	r := spec.Resources
 	switch {
-	case !idForm.MatchString(spec.ID):
+	case !idForm().MatchString(spec.ID):
 		return errs.E(errs.InvalidInput, "%q is no id of a sandbox", spec.ID)
-	case !imageForm.MatchString(spec.Image):
+	case !imageForm().MatchString(spec.Image):
 		return errs.E(errs.InvalidInput, "%q is no id of an image", spec.Image)
-	case !hostForm.MatchString(spec.Hostname):
+	case !hostForm().MatchString(spec.Hostname):
 		return errs.E(errs.InvalidInput, "%q is no host name", spec.Hostname)
 	case !(r.VCPU > 0) || r.VCPU > 1024 || r.MemoryMiB < 64 || r.MemoryMiB > 1<<24 || r.DiskGiB < 0 || r.DiskGiB > 1<<20 || r.Pids < 0:
 		return errs.E(errs.InvalidInput, "the resources are out of range: vcpu more than 0, memoryMiB at least 64, diskGiB and pids at least 0")
@@ -194,7 +201,7 @@ func (s *Supervisor) boot(sb *sandbox, r record, fresh bool) error {
 	if err := s.nets.Setup(sb.id, r.Slot, internet); err != nil {
 		return err
 	}
-	if err := s.groups.Create(sb.id, limits(spec.Resources)); err != nil {
+	if err := s.groups.Create(sb.id, bootLimits(spec.Resources)); err != nil {
 		return err
 	}
 	oci := ociSpec(spec, s.mount(sb.id), s.nets.Path(sb.id), s.guest)
@@ -206,8 +213,40 @@ func (s *Supervisor) boot(sb *sandbox, r record, fresh bool) error {
 	if err != nil {
 		return errors.Join(err, s.quote(sb))
 	}
+	s.limitSoon(sb, l, spec.Resources)
 	r.Phase, r.Reason, r.ExitStatus, r.Since, r.BootID, r.Boot, r.Gofer = running, "", -1, s.now(), s.bootID, l.boot, l.gofer
 	return sb.put(r)
+}
+
+// bootTime is how long a sandbox may use the whole machine's CPUs to boot: its kernel starts with several threads at once, and an own share would
+// only make it late.
+const bootTime = 2 * time.Second
+
+func bootLimits(r runtime.Resources) cgroup.Limits {
+	l := limits(r)
+	l.VCPU = max(l.VCPU, float64(goruntime.NumCPU()))
+	return l
+}
+
+// limitSoon holds a sandbox to its share of CPU time once it has had its time to boot. The limits are those it has by then.
+func (s *Supervisor) limitSoon(sb *sandbox, l *live, booted runtime.Resources) {
+	if bootLimits(booted) == limits(booted) {
+		return
+	}
+	s.work.Go(func() {
+		select {
+		case <-time.After(bootTime):
+		case <-l.dead:
+			return // or this process ends: whoever takes the sandbox back sets its limits
+		}
+		r, ok := sb.record()
+		if !ok {
+			return
+		}
+		if err := s.groups.Update(sb.id, limits(r.Spec.Resources)); err != nil {
+			s.log.Warn("limits not set after the boot", "sandbox", sb.id, "error", err)
+		}
+	})
 }
 
 // quote gives the end of what gVisor wrote about a sandbox that would not start.

@@ -132,6 +132,10 @@ func (s *Supervisor) reattach(sb *sandbox, r record, alive []proc.Found) error {
 	}
 	sb.setLive(l)
 	s.watchDeath(sb, l)
+	// It may have been booting, with more than its share.
+	if err := s.groups.Update(sb.id, limits(r.Spec.Resources)); err != nil {
+		s.log.Warn("limits not set again", "sandbox", sb.id, "error", err)
+	}
 	return nil
 }
 

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli"
@@ -40,12 +42,23 @@ func Reexec(args []string) bool {
 		fmt.Fprintln(os.Stderr, "berth-runtime:", err)
 		os.Exit(70)
 	}
+	relax()
 	cli.Run(nil, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "internal",
 		new(cmd.Gofer):        "internal",
 		new(sentrycmd.Umount): "internal",
 	}, nil)
 	return true
+}
+
+// relax lets a process that becomes a sandbox boot without collecting garbage: it makes little, and each of the collections of a heap that small costs
+// milliseconds of a start. Then it is collected, and collected as always.
+func relax() {
+	usual := debug.SetGCPercent(-1)
+	time.AfterFunc(bootTime, func() {
+		debug.SetGCPercent(usual)
+		debug.FreeOSMemory()
+	})
 }
 
 // subcommand finds the first argument that is no flag. gVisor writes flags before it as --name=value only.

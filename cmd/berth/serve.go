@@ -126,7 +126,7 @@ func (s *settings) serve(ctx context.Context, out io.Writer, agent *nodeagent.Ag
 	if err != nil {
 		return err
 	}
-	cfg.Node = pipe.Dial
+	cfg.Node, cfg.Direct = pipe.Dial, agent.Dial
 	plane, err := controlplane.Open(ctx, cfg)
 	if err != nil {
 		return err

@@ -39,6 +39,8 @@ type Config struct {
 	Blobs    string // a folder or URL, see blob.Open
 	// Node connects to the node.
 	Node func(ctx context.Context) (net.Conn, error)
+	// Direct connects into sandboxes where the node is in this process, without a copy in between. May be nil.
+	Direct nodeapi.DialSandbox
 	// PublicURL is the address under which callers reach it; for MCP the request's own where empty.
 	PublicURL      string
 	TrustedProxies []netip.Prefix
@@ -115,6 +117,9 @@ func Open(ctx context.Context, cfg Config) (_ *Plane, err error) {
 		return nil, err
 	}
 	p.node = nodeapi.NewClient(cfg.Node)
+	if cfg.Direct != nil {
+		p.node.UseDirect(cfg.Direct)
+	}
 	if _, err = p.node.Info(ctx); err != nil {
 		return nil, fmt.Errorf("ask the node: %w", err)
 	}

@@ -112,7 +112,9 @@ func linkImages(c Config) error {
 }
 
 // Dial connects to a port inside a sandbox, for a control plane in the same process.
-func (a *Agent) Dial(ctx context.Context, id string, port int) (net.Conn, error) { return a.driver.Dial(ctx, id, port) }
+func (a *Agent) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	return a.driver.Dial(ctx, id, port)
+}
 
 // Serve answers the control plane on the listener until the context ends.
 func (a *Agent) Serve(ctx context.Context, ln net.Listener) error {

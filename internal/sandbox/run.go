@@ -188,7 +188,7 @@ func (s *Service) active(ctx context.Context, r *row, now time.Time) bool {
 		return errs.Is(err, errs.HostUnavailable)
 	}
 	last := a.Last
-	if a.Foreground > 0 || a.Terminals > 0 || last.After(now) {
+	if a.Foreground > 0 || last.After(now) { // a terminal counts by its bytes, which are in last
 		last = now
 	}
 	if now.Sub(last) >= time.Duration(r.IdleSeconds)*time.Second {

@@ -138,13 +138,13 @@ type ListSandboxesOut struct {
 	TotalRunning int       `json:"totalRunning" doc:"Running sandboxes in the scope, whatever the filters."`
 }
 
-// UpdateSandboxIn is the input of sandboxes.update. What is left out stays.
+// UpdateSandboxIn is the input of sandboxes.update. What is left out stays; an empty map takes all labels or variables away.
 type UpdateSandboxIn struct {
 	op.WriteIn
 	SandboxIn
 	Name             *string           `json:"name,omitempty" pattern:"^([a-z0-9][a-z0-9._-]{0,62})?$" doc:"Empty takes the name away."`
-	Metadata         map[string]string `json:"metadata,omitempty" maxprops:"64" doc:"Replaces all labels."`
-	Env              map[string]string `json:"env,omitempty" maxprops:"256" doc:"Replaces all variables, for what is started from now on."`
+	Metadata         map[string]string `json:"metadata,omitzero" maxprops:"64" doc:"Replaces all labels."`
+	Env              map[string]string `json:"env,omitzero" maxprops:"256" doc:"Replaces all variables, for what is started from now on."`
 	AutoWake         *bool             `json:"autoWake,omitempty"`
 	WakeOnTimers     *bool             `json:"wakeOnTimers,omitempty"`
 	IdlePauseSeconds *int              `json:"idlePauseSeconds,omitempty" min:"0" max:"86400" doc:"60 to 86400, or 0 for ever."`

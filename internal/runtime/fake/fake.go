@@ -28,7 +28,7 @@ type Config struct {
 	Images []string
 	// Before is called with the method's name and the sandbox's id before each change; its error is the call's. It may wait.
 	Before func(ctx context.Context, method, id string) error
-	Now    func() time.Time
+	Now    func() time.Time // the guests' too
 }
 
 // Driver is a runtime.Driver without isolation.
@@ -177,7 +177,7 @@ func (d *Driver) boot(b *box, spec runtime.Spec) error {
 	if err != nil {
 		return fmt.Errorf("listen for guest: %w", err)
 	}
-	g := guest.NewServer(guest.Config{Token: spec.GuestToken, Build: "fake", Root: b.root})
+	g := guest.NewServer(guest.Config{Token: spec.GuestToken, Build: "fake", Root: b.root, Now: d.cfg.Now})
 	srv := &http.Server{Handler: g.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	b.guest, b.server, b.addr = g, srv, ln.Addr().String()
 	d.wg.Go(func() { _ = srv.Serve(ln) })

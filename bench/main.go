@@ -68,6 +68,13 @@ func main() {
 }
 
 func (b *bench) run(ctx context.Context) error {
+	for _, path := range []*string{&b.berth, &b.runsc, &b.runtime, &b.guest, &b.base} {
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = abs
+	}
 	rootfs, err := b.rootfs()
 	if err != nil {
 		return err

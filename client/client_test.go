@@ -141,8 +141,10 @@ func TestErrors(t *testing.T) {
 			w.WriteHeader(504)
 			io.WriteString(w, "<html>")
 		}, Error{Code: "TIMEOUT", Message: "the server's answer is not Berth's: 504 Gateway Timeout", Suggestion: "Check the server's URL, and what stands between here and the server.", RequestID: "x", Status: 504}},
-		{"a success that is none", func(w http.ResponseWriter) { io.WriteString(w, "<html>") },
-			Error{Code: "UPSTREAM_ERROR", Message: "the server's answer is not Berth's: 200 OK", Suggestion: "Check the server's URL, and what stands between here and the server.", Status: 200}},
+		{
+			"a success that is none", func(w http.ResponseWriter) { io.WriteString(w, "<html>") },
+			Error{Code: "UPSTREAM_ERROR", Message: "the server's answer is not Berth's: 200 OK", Suggestion: "Check the server's URL, and what stands between here and the server.", Status: 200},
+		},
 		{"elsewhere", func(w http.ResponseWriter) {
 			w.Header().Set("Location", "https://other.test/v1?secret")
 			w.WriteHeader(307)

@@ -1,10 +1,9 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"text/tabwriter"
-
-	"fmt"
 
 	"github.com/spf13/cobra"
 

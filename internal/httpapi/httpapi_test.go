@@ -29,8 +29,10 @@ func TestInput(t *testing.T) {
 		{"body and path", "PATCH", "/v1/things/x%20y", ` { "name" : "a" } `, nil, `{"thingId":"x y","name" : "a" }`, 200},
 		{"no body", "PATCH", "/v1/things/x", "", nil, `{"thingId":"x"}`, 200},
 		{"empty object", "PATCH", "/v1/things/x", "{ }", nil, `{"thingId":"x"}`, 200},
-		{"query", "GET", "/v1/things?limit=5&big=true&state=on&state=off&labels.a.b=1&labels[c]=2&size.width=0.5", "", nil,
-			`{"big":true,"labels":{"a.b":"1","c":"2"},"limit":5,"size":{"width":0.5},"state":["on","off"]}`, 200},
+		{
+			"query", "GET", "/v1/things?limit=5&big=true&state=on&state=off&labels.a.b=1&labels[c]=2&size.width=0.5", "", nil,
+			`{"big":true,"labels":{"a.b":"1","c":"2"},"limit":5,"size":{"width":0.5},"state":["on","off"]}`, 200,
+		},
 		{"query of a delete", "DELETE", "/v1/things/x?force=false&idempotencyKey=k", "", nil, `{"thingId":"x","force":false,"idempotencyKey":"k"}`, 200},
 		{"key in header", "DELETE", "/v1/things/x", "", []string{"Idempotency-Key", "k"}, `{"idempotencyKey":"k","thingId":"x"}`, 200},
 		{"key in both", "POST", "/v1/things", `{"name":"a","idempotencyKey":"k"}`, []string{"Idempotency-Key", "k"}, `{"name":"a","idempotencyKey":"k"}`, 201},

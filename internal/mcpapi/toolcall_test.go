@@ -97,12 +97,21 @@ func TestWhoCalls(t *testing.T) {
 		deadline   time.Duration
 		readOnly   bool
 	}{
-		"full": {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_notes"}}`,
-			[]string{"User-Agent", "claude-code/2.1 (cli)"}, "claude-code/2.1 (cli)", 75 * time.Second, false},
-		"of the SDK": {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_notes"}}`,
-			[]string{"User-Agent", "node"}, "node", 45 * time.Second, false},
-		"read-only": {"/mcp/readonly", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_notes"}}`,
-			[]string{"User-Agent", "Cursor/3.0\x7f"}, "Cursor/3.0", 45 * time.Second, true},
+		"full": {
+			"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_notes"}}`,
+			[]string{"User-Agent", "claude-code/2.1 (cli)"},
+			"claude-code/2.1 (cli)", 75 * time.Second, false,
+		},
+		"of the SDK": {
+			"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_notes"}}`,
+			[]string{"User-Agent", "node"},
+			"node", 45 * time.Second, false,
+		},
+		"read-only": {
+			"/mcp/readonly", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_notes"}}`,
+			[]string{"User-Agent", "Cursor/3.0\x7f"},
+			"Cursor/3.0", 45 * time.Second, true,
+		},
 		"names itself": {"/mcp", modernCall, append(modern("tools/call", "list_notes"), "User-Agent", "node"), "probe/3", 75 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {

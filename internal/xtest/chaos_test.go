@@ -36,8 +36,10 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			long time.Duration // the moment of death is anywhere in this time
 			try  func(t *testing.T, r *Real, witness string, during func(call func() error))
 		}{
-			{"create", 900 * time.Millisecond, chaosCreate}, {"exec", 150 * time.Millisecond, chaosExec},
-			{"write", 60 * time.Millisecond, chaosWrite}, {"delete", 400 * time.Millisecond, chaosDelete},
+			{"create", 900 * time.Millisecond, chaosCreate},
+			{"exec", 150 * time.Millisecond, chaosExec},
+			{"write", 60 * time.Millisecond, chaosWrite},
+			{"delete", 400 * time.Millisecond, chaosDelete},
 		} {
 			t.Run(death.of+" during "+c.name, func(t *testing.T) {
 				for range chaosRounds {

@@ -67,7 +67,10 @@ func ociSpec(spec runtime.Spec, root, netnsPath, guestFile string) *specs.Spec {
 		},
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.PIDNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
 				{Type: specs.NetworkNamespace, Path: netnsPath},
 			},
 		},

@@ -25,6 +25,8 @@ type Config struct {
 	Dir      string       // where namespaces are pinned
 	Instance string       // five characters of [a-z0-9] that tell our interfaces from those of another process on this machine
 	Subnet   netip.Prefix // the invalid prefix takes the first of Candidates that the machine does not use
+
+	claims string // where subnets are claimed; claimDir where empty
 }
 
 // Candidates are the subnets that are tried.
@@ -38,7 +40,8 @@ func Candidates() []netip.Prefix {
 
 // Manager makes and removes networks.
 type Manager struct {
-	cfg Config
+	cfg   Config
+	claim *claim
 }
 
 // Open chooses the subnet, turns forwarding on and installs the table, replacing one that an earlier process of this instance left.
@@ -47,31 +50,66 @@ func Open(cfg Config) (*Manager, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make namespace folder: %w", err)
 	}
-	if !cfg.Subnet.IsValid() {
-		if err := m.chooseSubnet(); err != nil {
-			return nil, err
-		}
-	}
-	m.cfg.Subnet = m.cfg.Subnet.Masked()
-	if !m.cfg.Subnet.Addr().Is4() || m.cfg.Subnet.Bits() > 28 {
-		return nil, fmt.Errorf("subnet %s is not an IPv4 network of at least 16 addresses", m.cfg.Subnet)
+	if err := m.takeSubnet(); err != nil {
+		return nil, err
 	}
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		m.Release()
 		return nil, fmt.Errorf("turn forwarding on: %w", err)
 	}
 	if err := m.installTable(); err != nil {
+		m.Release()
 		return nil, fmt.Errorf("install nftables table: %w", err)
 	}
 	return m, nil
 }
 
-// chooseSubnet keeps what an earlier process of this root chose, as sandboxes that still run have addresses in it.
+// takeSubnet takes the subnet that was named, or chooses one.
+func (m *Manager) takeSubnet() error {
+	if !m.cfg.Subnet.IsValid() {
+		return m.chooseSubnet()
+	}
+	if !m.cfg.Subnet.Addr().Is4() || m.cfg.Subnet.Bits() > 28 {
+		return fmt.Errorf("subnet %s is not an IPv4 network of at least 16 addresses", m.cfg.Subnet)
+	}
+	ok, err := m.take(m.cfg.Subnet)
+	if err == nil && !ok {
+		err = fmt.Errorf("another berth-runtime on this machine has the subnet %s or a part of it", m.cfg.Subnet)
+	}
+	return err
+}
+
+// take claims a subnet and tells whether it could be had.
+func (m *Manager) take(subnet netip.Prefix) (bool, error) {
+	dir := m.cfg.claims
+	if dir == "" {
+		dir = claimDir
+	}
+	c, err := claimSubnet(dir, subnet.Masked())
+	if err != nil {
+		return false, fmt.Errorf("claim subnet %s: %w", subnet, err)
+	}
+	if c != nil {
+		m.cfg.Subnet, m.claim = subnet.Masked(), c
+	}
+	return c != nil, nil
+}
+
+// Release lets others have the subnet.
+func (m *Manager) Release() {
+	m.claim.release()
+	m.claim = nil
+}
+
+// chooseSubnet keeps what an earlier process of this root chose, as sandboxes that still run have addresses in it. Another process can only have
+// taken that while none ran: its route would have shown.
 func (m *Manager) chooseSubnet() error {
 	file := filepath.Join(m.cfg.Dir, "..", "subnet")
 	if b, err := os.ReadFile(file); err == nil {
-		if p, err := netip.ParsePrefix(strings.TrimSpace(string(b))); err == nil {
-			m.cfg.Subnet = p
-			return nil
+		if p, err := netip.ParsePrefix(strings.TrimSpace(string(b))); err == nil && p.Addr().Is4() && p.Bits() <= 28 {
+			if ok, err := m.take(p); ok || err != nil {
+				return err
+			}
 		}
 	}
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
@@ -98,8 +136,14 @@ func (m *Manager) chooseSubnet() error {
 		for _, u := range used {
 			free = free && !c.Overlaps(u)
 		}
-		if free {
-			m.cfg.Subnet = c
+		if !free {
+			continue
+		}
+		ok, err := m.take(c)
+		if err != nil {
+			return err
+		}
+		if ok {
 			return os.WriteFile(file, []byte(c.String()+"\n"), 0o600)
 		}
 	}

@@ -264,6 +264,9 @@ func (s *Supervisor) CloseAll(ctx context.Context) error {
 }
 
 func (s *Supervisor) release() {
+	if s.nets != nil {
+		s.nets.Release()
+	}
 	if s.lock != nil {
 		s.lock.Close()
 	}

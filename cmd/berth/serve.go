@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -48,20 +49,44 @@ func devCommand(env func(string) string) *cobra.Command {
 		Use: "dev", Short: "Serve from a temporary folder and leave nothing behind", Args: cobra.NoArgs,
 		Long: "Serves like serve, with data in a temporary folder. When it ends, its sandboxes and data are deleted.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := os.MkdirTemp("", "berth-dev-")
+			if s.images == "" {
+				s.images = filepath.Join(cli.DataDir(env), "images")
+			}
+			s.sweep(cmd)
+			dir, err := os.MkdirTemp("", devPrefix)
 			if err != nil {
 				return fmt.Errorf("make a temporary folder: %w", err)
 			}
 			s.data = dir
-			if s.images == "" {
-				s.images = filepath.Join(cli.DataDir(env), "images")
-			}
 			return errors.Join(s.run(cmd), os.RemoveAll(dir))
 		},
 	}
 	s.nodeFlags(c, env)
 	s.serverFlags(c)
 	return c
+}
+
+// devPrefix begins the names of temporary data folders.
+const devPrefix = "berth-dev-"
+
+// sweep removes what an earlier dev that was killed has left: its sandboxes, their runtime, its folder. One that still runs holds its lock.
+func (s *settings) sweep(cmd *cobra.Command) {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), devPrefix+"*"))
+	for _, dir := range dirs {
+		unlock, err := lock(dir)
+		if err != nil {
+			continue
+		}
+		left := *s
+		left.data = dir
+		ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+		err = nodeagent.Remove(ctx, left.node(bootstrap.NewBar(io.Discard), slog.New(slog.DiscardHandler)))
+		cancel()
+		unlock()
+		if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "berth: what an earlier dev left in %s is not removed: %v\n", dir, err)
+		}
+	}
 }
 
 // ready is what a program that started the server wants to know.

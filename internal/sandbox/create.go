@@ -130,7 +130,12 @@ func (s *Service) setResources(ctx context.Context, r *row, in *api.CreateSandbo
 }
 
 func (s *Service) intentCreate(ctx context.Context, tx op.Tx, in *api.CreateSandboxIn, d *op.Draft) error {
-	fresh := *d.Data.(*row) // a transaction may run again
+	return decided(func() error { return s.insertNew(ctx, tx, in, d) })
+}
+
+// insertNew makes the row, or finds the one that has its name. It is errLostRace where another one of the name was made at the same moment.
+func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandboxIn, d *op.Draft) error {
+	fresh := *d.Data.(*row) // it may run again
 	r := &fresh
 	if r.Name != "" {
 		there, err := s.store.named(ctx, tx, r.WorkspaceID, r.Name)
@@ -145,13 +150,10 @@ func (s *Service) intentCreate(ctx context.Context, tx op.Tx, in *api.CreateSand
 			return errNameTaken(r.Name)
 		}
 	}
-	if err := s.Quota.Take(ctx, tx, r.OrgID, r.usageDelta("", api.StateCreating)); err != nil {
+	if err := s.store.insert(ctx, tx, r); err != nil {
 		return err
 	}
-	if err := s.store.insert(ctx, tx, r); err != nil {
-		if db.IsUnique(err) {
-			return errNameTaken(r.Name)
-		}
+	if err := s.Quota.Take(ctx, tx, r.OrgID, r.usageDelta("", api.StateCreating)); err != nil {
 		return err
 	}
 	return s.Events.Append(ctx, tx, r.OrgID, r.WorkspaceID, "sandbox."+api.StateCreating, r.ID, map[string]any{"to": api.StateCreating, "generation": r.Generation})
@@ -175,9 +177,11 @@ func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.
 	if err != nil {
 		return nil, err
 	}
-	if r.State == api.StateFailed {
-		return nil, errs.E(errs.Upstream, "the sandbox did not boot: %s", r.Error).Because("boot_failed").
-			Suggest("Read the sandbox for details; create another with a new idempotencyKey.").With("sandboxId", r.ID)
+	switch {
+	case r.State == api.StateFailed:
+		return nil, errNoBoot(r)
+	case goes(r):
+		return nil, errNotFound(r.ID) // it was deleted meanwhile
 	}
 	return s.out(r), nil
 }

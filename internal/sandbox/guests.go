@@ -119,13 +119,12 @@ func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, 
 			if moving(after.State) {
 				return nil, woke, errBusy(after)
 			}
-			if woke != "" && after.State == api.StateStopped {
-				return nil, "", errs.E(errs.Upstream, "the sandbox did not start: %s", after.Error).Because(after.StopReason).
-					Suggest("Read the sandbox; start it again, or create another.")
+			if after.State == api.StateStopped && after.StopReason == "boot_failed" {
+				return nil, "", errNoBoot(after)
 			}
 		case boot:
-			if woke != "" {
-				return nil, "", errInvalidState(r, v)
+			if woke != "" { // somebody else stopped it again at once
+				return nil, "", errBusy(r)
 			}
 			if c := caller.From(ctx); !r.AutoWake || c.ReadOnly || !s.MayWake(c) {
 				return nil, "", errAsleep(r)

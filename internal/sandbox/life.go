@@ -10,20 +10,22 @@ import (
 )
 
 func (s *Service) intentStart(ctx context.Context, tx op.Tx, in *api.SandboxWaitIn, _ *op.Draft) error {
-	r, err := s.find(ctx, tx, in.SandboxID)
-	if err != nil {
-		return err
-	}
-	switch decide(verbStart, r.State) {
-	case boot:
-		return s.moveTx(ctx, tx, r, api.StateStarting)
-	case nothing, join, onward:
-		return nil
-	case busy:
-		return errBusy(r)
-	default:
-		return errInvalidState(r, verbStart)
-	}
+	return decided(func() error {
+		r, err := s.find(ctx, tx, in.SandboxID)
+		if err != nil {
+			return err
+		}
+		switch decide(verbStart, r.State) {
+		case boot:
+			return s.moveTx(ctx, tx, r, api.StateStarting)
+		case nothing, join, onward:
+			return nil
+		case busy:
+			return errBusy(r)
+		default:
+			return errInvalidState(r, verbStart)
+		}
+	})
 }
 
 func (s *Service) actStart(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.SandboxOut, error) {
@@ -34,9 +36,11 @@ func (s *Service) actStart(ctx context.Context, in *api.SandboxWaitIn, _ *op.Dra
 		if err != nil {
 			return nil, err
 		}
-		if r.State == api.StateStopped && r.StopReason == "boot_failed" {
-			return nil, errs.E(errs.Upstream, "the sandbox did not boot: %s", r.Error).Because("boot_failed").
-				Suggest("Start it again with a new idempotencyKey, or create another.").With("sandboxId", r.ID)
+		switch {
+		case r.State == api.StateFailed, r.State == api.StateStopped && r.StopReason == "boot_failed":
+			return nil, errNoBoot(r)
+		case goes(r):
+			return nil, errNotFound(r.ID)
 		}
 		if r.State != api.StateStopped || tries > 0 {
 			return s.out(r), nil
@@ -49,21 +53,23 @@ func (s *Service) actStart(ctx context.Context, in *api.SandboxWaitIn, _ *op.Dra
 }
 
 func (s *Service) intentStop(ctx context.Context, tx op.Tx, in *api.SandboxWaitIn, _ *op.Draft) error {
-	r, err := s.find(ctx, tx, in.SandboxID)
-	if err != nil {
-		return err
-	}
-	switch decide(verbStop, r.State) {
-	case do:
-		r.StopReason = "requested"
-		return s.moveTx(ctx, tx, r, api.StateStopping)
-	case nothing, join:
-		return nil
-	case busy:
-		return errBusy(r)
-	default:
-		return errInvalidState(r, verbStop)
-	}
+	return decided(func() error {
+		r, err := s.find(ctx, tx, in.SandboxID)
+		if err != nil {
+			return err
+		}
+		switch decide(verbStop, r.State) {
+		case do:
+			r.StopReason = "requested"
+			return s.moveTx(ctx, tx, r, api.StateStopping)
+		case nothing, join:
+			return nil
+		case busy:
+			return errBusy(r)
+		default:
+			return errInvalidState(r, verbStop)
+		}
+	})
 }
 
 func (s *Service) actStop(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.SandboxOut, error) {
@@ -71,6 +77,9 @@ func (s *Service) actStop(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draf
 	r, err := s.settle(ctx, in.SandboxID, remaining(ctx, time.Duration(in.Wait())*time.Second))
 	if err != nil {
 		return nil, err
+	}
+	if goes(r) {
+		return nil, errNotFound(r.ID)
 	}
 	return s.out(r), nil
 }
@@ -84,14 +93,16 @@ func (s *Service) draftDelete(ctx context.Context, in *api.SandboxWaitIn) (*op.D
 }
 
 func (s *Service) intentDelete(ctx context.Context, tx op.Tx, in *api.SandboxWaitIn, _ *op.Draft) error {
-	r, err := s.findDeleted(ctx, tx, in.SandboxID)
-	if err != nil {
-		return err
-	}
-	if r.State == api.StateDeleted || decide(verbDelete, r.State) == join {
-		return nil
-	}
-	return s.moveTx(ctx, tx, r, api.StateDeleting)
+	return decided(func() error {
+		r, err := s.findDeleted(ctx, tx, in.SandboxID)
+		if err != nil {
+			return err
+		}
+		if r.State == api.StateDeleted || decide(verbDelete, r.State) == join {
+			return nil
+		}
+		return s.moveTx(ctx, tx, r, api.StateDeleting)
+	})
 }
 
 func (s *Service) actDelete(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.DeleteSandboxOut, error) {

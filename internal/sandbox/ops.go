@@ -150,17 +150,19 @@ func (s *Service) draftUpdate(ctx context.Context, in *api.UpdateSandboxIn) (*op
 
 // change reads a sandbox in a transaction, has it changed where the state allows, and writes it.
 func (s *Service) change(ctx context.Context, tx op.Tx, id string, change func(r *row) error) error {
-	r, err := s.find(ctx, tx, id)
-	if err != nil {
-		return err
-	}
-	if decide(verbUpdate, r.State) != do {
-		return errInvalidState(r, verbUpdate)
-	}
-	if err := change(r); err != nil {
-		return err
-	}
-	return s.store.save(ctx, tx, r)
+	return decided(func() error {
+		r, err := s.find(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if decide(verbUpdate, r.State) != do {
+			return errInvalidState(r, verbUpdate)
+		}
+		if err := change(r); err != nil {
+			return err
+		}
+		return s.store.save(ctx, tx, r)
+	})
 }
 
 func (s *Service) intentUpdate(ctx context.Context, tx op.Tx, in *api.UpdateSandboxIn, _ *op.Draft) error {

@@ -35,6 +35,9 @@ func moving(state string) bool {
 	return false
 }
 
+// goes reports whether a sandbox is deleted or about to be: for callers there is none.
+func goes(r *row) bool { return r.State == api.StateDeleting || r.State == api.StateDeleted }
+
 // verb is what a caller wants of a sandbox.
 type verb string
 
@@ -160,6 +163,11 @@ func errInvalidState(r *row, v verb) error {
 	default:
 		return e.Suggest("Read the sandbox and bring it into another state first.")
 	}
+}
+
+func errNoBoot(r *row) error {
+	return errs.E(errs.Upstream, "the sandbox did not boot: %s", r.Error).Because("boot_failed").
+		Suggest("Read the sandbox for details; try again with a new idempotencyKey, or create another.").With("sandboxId", r.ID)
 }
 
 func errAsleep(r *row) error {

@@ -88,18 +88,22 @@ func (s store) named(ctx context.Context, q op.Tx, workspaceID, name string) (*r
 	return r, nil
 }
 
+// insert makes a row. It is errLostRace where another one has the name.
 func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 	env, metadata, by, err := r.texts()
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO sandboxes (`+columns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-		$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)`,
+	res, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+columns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+		$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34) ON CONFLICT DO NOTHING`,
 		r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Generation, r.BootGeneration, r.NodeID, r.Template, r.Image, r.VCPUMilli, r.MemoryMiB,
 		r.DiskGiB, flag(r.Internet), env, metadata, r.IdleSeconds, r.OnIdle, r.OnExpiry, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist),
 		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error)
 	if err != nil {
 		return fmt.Errorf("insert sandbox: %w", err)
+	}
+	if n, _ := res.RowsAffected(); n == 0 {
+		return errLostRace
 	}
 	return s.label(ctx, tx, r)
 }

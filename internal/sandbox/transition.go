@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -27,10 +28,11 @@ func (s *Service) moveTx(ctx context.Context, tx op.Tx, r *row, to string) error
 			r.ExpiresAt = r.StateAt + r.TTLSeconds*int64(time.Second/time.Microsecond)
 		}
 	}
-	if err := s.Quota.Take(ctx, tx, r.OrgID, r.usageDelta(from, to)); err != nil {
+	// Nothing is taken before it is sure that this one moves it: whoever loses the race may look again in the same transaction.
+	if err := s.store.move(ctx, tx, r, to); err != nil {
 		return err
 	}
-	if err := s.store.move(ctx, tx, r, to); err != nil {
+	if err := s.Quota.Take(ctx, tx, r.OrgID, r.usageDelta(from, to)); err != nil {
 		return err
 	}
 	s.DB.NotifyAfter(tx, topic(r.ID))
@@ -52,6 +54,15 @@ func (s *Service) move(ctx context.Context, r *row, to string) error {
 		*r = before
 	}
 	return err
+}
+
+// decided runs what decides on a sandbox as it is and changes it, again where another changed it between the two: then something else is right.
+func decided(decide func() error) error {
+	for n := 1; ; n++ {
+		if err := decide(); !errors.Is(err, errLostRace) || n == 5 {
+			return err
+		}
+	}
 }
 
 // find gives a sandbox of the caller's organization, errs.NotFound for another's and for a deleted one.
@@ -78,11 +89,17 @@ func (s *Service) findDeleted(ctx context.Context, q op.Tx, id string) (*row, er
 
 // settle waits until a sandbox is in none of the moving states, at most for the given time, and gives it as it is then.
 func (s *Service) settle(ctx context.Context, id string, most time.Duration) (*row, error) {
+	last, err := s.store.get(ctx, s.DB, id)
+	if err == nil && last == nil {
+		err = errNotFound(id)
+	}
+	if err != nil || !moving(last.State) || most <= 0 {
+		return last, err
+	}
 	defer op.Yield(ctx)()
 	wctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	var last *row
-	err := s.DB.Wait(wctx, topic(id), func(ctx context.Context) (bool, error) {
+	err = s.DB.Wait(wctx, topic(id), func(ctx context.Context) (bool, error) {
 		r, err := s.store.get(ctx, s.DB, id)
 		if err != nil {
 			return false, err
@@ -93,14 +110,10 @@ func (s *Service) settle(ctx context.Context, id string, most time.Duration) (*r
 		last = r
 		return !moving(r.State), nil
 	})
-	switch {
-	case last == nil && err == nil:
-		return nil, errNotFound(id)
-	case last != nil && (err == nil || wctx.Err() != nil):
+	if err == nil || wctx.Err() != nil {
 		return last, nil // as far as it came
-	default:
-		return nil, err
 	}
+	return nil, err
 }
 
 // resource is a sandbox as authorization sees it.

@@ -42,6 +42,7 @@ func (s *Service) intentStart(ctx context.Context, tx op.Tx, in *api.StartProces
 func (s *Service) actStart(ctx context.Context, in *api.StartProcessIn, d *op.Draft) (*api.ProcessOut, error) {
 	g, woke, err := s.Sandboxes.Awake(ctx, in.SandboxID)
 	if err != nil {
+		s.neverStarted(ctx, d.Process)
 		return nil, err
 	}
 	st := d.Data.(guest.Start)
@@ -49,14 +50,26 @@ func (s *Service) actStart(ctx context.Context, in *api.StartProcessIn, d *op.Dr
 	p, err := g.StartProcess(ctx, st)
 	if err != nil {
 		if c := errs.CodeOf(err); c == errs.InvalidInput || c == errs.InvalidState || c == errs.Forbidden || c == errs.LimitExceeded {
-			// The guest refused it: it will never be.
-			if ferr := s.forgetOne(ctx, d.Process); ferr != nil {
-				s.Logger.Warn("row of a refused process not removed", "process", d.Process, "error", ferr)
-			}
+			s.neverStarted(ctx, d.Process) // the guest refused it
 		}
 		return nil, s.Sandboxes.Explain(ctx, in.SandboxID, err)
 	}
+	// Where an earlier try with this key found its sandbox not ready, the row was taken away again.
+	if _, err := s.stored(ctx, in.SandboxID, p.ID); errs.Is(err, errs.NotFound) {
+		if err := s.remember(ctx, s.DB, d.Resource.OrgID, show(in.SandboxID, p)); err != nil {
+			return nil, err
+		}
+	}
 	return &api.ProcessOut{Process: show(in.SandboxID, p), Woke: woke}, nil
+}
+
+// neverStarted removes the row of a process that was intended and could not be: else it would seem to run.
+func (s *Service) neverStarted(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := s.forgetOne(ctx, id); err != nil {
+		s.Logger.Warn("row of a refused process not removed", "process", id, "error", err)
+	}
 }
 
 // shown is a command as listings show it.

@@ -35,7 +35,7 @@ func (s *Service) remember(ctx context.Context, q op.Tx, orgID string, p api.Pro
 }
 
 func (s *Service) forgetOne(ctx context.Context, id string) error {
-	_, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE id = $1 AND kept = 0`, id)
+	_, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE id = $1 AND kept = 0 AND state = 'running'`, id)
 	return err
 }
 

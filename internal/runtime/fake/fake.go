@@ -186,15 +186,18 @@ func (d *Driver) boot(b *box, spec runtime.Spec) error {
 	d.wg.Go(func() {
 		select {
 		case <-g.Done():
-			d.ended(b, g)
+			d.ended(b, g, srv)
 		case <-halted:
 		}
 	})
 	return nil
 }
 
-// ended notes that a guest ended by itself.
-func (d *Driver) ended(b *box, g *guest.Server) {
+// ended notes that a guest ended by itself, once it has given its last answers.
+func (d *Driver) ended(b *box, g *guest.Server, srv *http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = srv.Shutdown(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.guest == g {
@@ -236,11 +239,12 @@ func (d *Driver) Stop(ctx context.Context, id string, generation int64, _ runtim
 		return runtime.Status{}, err
 	}
 	defer b.mu.Unlock()
-	if st := d.statusOf(b); st.State == runtime.Stopped {
-		return st, nil
-	}
+	// Its guest may have ended already, when it was asked to: that is no reason to pass this by.
 	if err := d.cfg.Before(ctx, "stop", id); err != nil {
 		return runtime.Status{}, err
+	}
+	if st := d.statusOf(b); st.State == runtime.Stopped {
+		return st, nil
 	}
 	d.halt(b)
 	return d.set(b, runtime.Stopped, runtime.ReasonRequested), nil

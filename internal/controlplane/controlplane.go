@@ -73,9 +73,6 @@ func (c *Config) withDefaults() {
 	if d.TTLSeconds == 0 {
 		d.TTLSeconds = 24 * 3600
 	}
-	if d.Pids == 0 {
-		d.Pids = 1024
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}

@@ -49,7 +49,7 @@ type Defaults struct {
 	Resources   runtime.Resources
 	IdleSeconds int
 	TTLSeconds  int
-	Pids        int64
+	Pids        int64 // tasks inside; by the memory where 0
 }
 
 // Config is what the service is made of.

@@ -165,9 +165,17 @@ func (s *Service) bring(ctx context.Context, r *row) error {
 		return err
 	}
 	_, err := g.Configure(ctx, guest.Configure{
-		Hostname: hostname(r), UnixNanos: s.Now().UnixNano(), Entropy: entropy(), Env: orEmpty(r.Env), Pids: s.Defaults.Pids,
+		Hostname: hostname(r), UnixNanos: s.Now().UnixNano(), Entropy: entropy(), Env: orEmpty(r.Env), Pids: s.pids(r),
 	})
 	return err
+}
+
+// pids is how many tasks a sandbox may have: as given, or by its memory, since a copy of a program takes about 4 MiB of it.
+func (s *Service) pids(r *row) int64 {
+	if s.Defaults.Pids > 0 {
+		return s.Defaults.Pids
+	}
+	return min(max(r.MemoryMiB/4, 128), 4096)
 }
 
 // halt ends a stopping sandbox and keeps its disk and what its processes wrote.

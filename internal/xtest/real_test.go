@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,7 @@ func TestReal(t *testing.T) {
 	t.Run("found again after a restart", func(t *testing.T) { restart(t, r) })
 	t.Run("memory", func(t *testing.T) { memory(t, r) })
 	t.Run("no network", func(t *testing.T) { noNetwork(t, r) })
+	t.Run("processes", func(t *testing.T) { manyProcesses(t, r) })
 }
 
 func base(t *testing.T, r *Real) {
@@ -90,6 +92,37 @@ func memory(t *testing.T, r *Real) {
 	sb := Must(t, r.Client, api.GetSandbox, in(id)).Sandbox
 	if sb.State == api.StateStopped && sb.StopReason != "out_of_memory" {
 		t.Errorf("it stopped because of %s", sb.StopReason)
+	}
+	if out := Exec(t, r.Client, id, "echo on"); out.Stdout != "on\n" {
+		t.Errorf("afterwards: %+v", out)
+	}
+}
+
+// manyProcesses starts more than a sandbox may have: the rest is refused to the program that wants it, and the sandbox goes on.
+func manyProcesses(t *testing.T, r *Real) {
+	id := Sandbox(t, r.Client, api.CreateSandboxIn{})
+	for _, user := range []string{"user", "root"} {
+		out := Must(t, r.Client, api.Exec, api.ExecIn{SandboxIn: in(id), CommandIn: api.CommandIn{User: user, Argv: []string{"python3", "-c", `
+import os, signal, time
+started = []
+try:
+    while len(started) < 1500:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        started.append(pid)
+except OSError:
+    pass
+print(len(started))
+for pid in started:
+    os.kill(pid, signal.SIGKILL)
+for pid in started:
+    os.waitpid(pid, 0)
+`}}})
+		if n, err := strconv.Atoi(strings.TrimSpace(out.Stdout)); err != nil || n < 100 || n > 512 {
+			t.Errorf("%s started %q, want at most 512 (%s)", user, out.Stdout, out.Stderr)
+		}
 	}
 	if out := Exec(t, r.Client, id, "echo on"); out.Stdout != "on\n" {
 		t.Errorf("afterwards: %+v", out)

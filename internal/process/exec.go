@@ -6,6 +6,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/id"
 )
@@ -51,7 +52,7 @@ func (s *Service) actExec(ctx context.Context, in *api.ExecIn, d *op.Draft) (*ap
 	}
 	res, err := g.Exec(ctx, st, wait)
 	if err != nil {
-		return nil, s.Sandboxes.Explain(ctx, in.SandboxID, err)
+		return nil, named(s.Sandboxes.Explain(ctx, in.SandboxID, err), d.Process)
 	}
 	if res.Process.Running {
 		// It outlives this call: what is stored of it must be found once its sandbox is gone.
@@ -60,6 +61,18 @@ func (s *Service) actExec(ctx context.Context, in *api.ExecIn, d *op.Draft) (*ap
 		}
 	}
 	return execOut(res, woke), nil
+}
+
+// named gives the error of a command that may have been started the id under which its result can be read later.
+func named(err error, process string) error {
+	e := errs.From(err)
+	switch e.Code {
+	case errs.Timeout, errs.Unavailable, errs.HostUnavailable:
+		copied := *e
+		return copied.Suggest("It may run. Repeat the call with the same idempotencyKey, or read process %s later: do not run it anew before.", process).
+			With("processId", process)
+	}
+	return err
 }
 
 func execOut(res guest.ExecResult, woke string) *api.ExecOut {

@@ -52,6 +52,7 @@ func (m *Manager) installTable() error {
 	rule(forward, out(open), verdict(expr.VerdictDrop))
 	rule(forward, in(open), family(unix.NFPROTO_IPV6), verdict(expr.VerdictDrop))
 	rule(forward, in(open), family(unix.NFPROTO_IPV4), address(16, []byte{169, 254}), verdict(expr.VerdictDrop))
+	rule(forward, in(open), family(unix.NFPROTO_IPV4), address(16, []byte{100, 100, 100, 200}), verdict(expr.VerdictDrop)) // metadata elsewhere
 	rule(forward, in(open), family(unix.NFPROTO_IPV4), prefix(16, subnet.Addr().AsSlice(), subnet.Bits()), verdict(expr.VerdictDrop))
 
 	// From the host: root only. Packets without a socket, such as resets, have no owner and pass.

@@ -71,10 +71,20 @@ func run(log *slog.Logger) error {
 	end, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = srv.Shutdown(end)
+	if s.Exported() {
+		// What was written last may still be in the sandbox's network, which ends with this program: the host sends TERM once it has read all.
+		select {
+		case <-ctx.Done():
+		case <-time.After(exportTime):
+		}
+	}
 	s.Close()
 	syscall.Sync()
 	return err
 }
+
+// exportTime is how long the host may take to read what it was sent last.
+const exportTime = 10 * time.Second
 
 // prepare makes the process fit to be everyone's parent.
 func prepare() {

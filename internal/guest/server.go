@@ -54,6 +54,7 @@ type Server struct {
 	last       atomic.Int64 // unix nanoseconds of what counts as activity
 	down       chan struct{}
 	downOnce   sync.Once
+	exported   atomic.Bool // the last answer was an export
 
 	mu    sync.Mutex
 	token [sha256.Size]byte

@@ -31,11 +31,15 @@ func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) {
 	s.syncDisk()
 	defer s.downOnce.Do(func() { close(s.down) })
 	if in.Export {
+		s.exported.Store(true)
 		s.writeExport(w)
 		return
 	}
 	answer(w, struct{}{}, nil)
 }
+
+// Exported reports whether the host was sent an export when it shut the guest down: it needs a moment to read it.
+func (s *Server) Exported() bool { return s.exported.Load() }
 
 // endAll asks everything to end, waits, and kills what is left.
 func (s *Server) endAll(grace time.Duration) {

@@ -138,10 +138,9 @@ func (r *Real) KillRuntime() {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		pid, err := r.runtimePID()
 		if err == nil {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				r.t.Errorf("kill berth-runtime: %v", err)
+			if err = syscall.Kill(pid, syscall.SIGKILL); err == nil {
+				return
 			}
-			return
 		}
 		if time.Now().After(deadline) {
 			r.t.Error(err)

@@ -145,9 +145,11 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Skip("it takes minutes")
 	}
 	r := StartReal(t)
-	// The first one makes what is kept for all.
-	Must(t, r.Client, api.DeleteSandbox, api.SandboxWaitIn{WaitIn: wait(30), SandboxIn: in(created(t, r))})
-	before := traces(t, r)
+	// The first one makes what is kept for all, and tells the mark of this server among others on the machine.
+	first := created(t, r)
+	mark := markOf(t, first)
+	Must(t, r.Client, api.DeleteSandbox, api.SandboxWaitIn{WaitIn: wait(30), SandboxIn: in(first)})
+	before := traces(t, r, mark)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -164,7 +166,7 @@ func TestNothingIsLeft(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if diff := cmp.Diff(before, traces(t, r)); diff != "" {
+	if diff := cmp.Diff(before, traces(t, r, mark)); diff != "" {
 		t.Errorf("before and after (-before +after):\n%s", diff)
 	}
 }
@@ -178,8 +180,21 @@ func created(t *testing.T, r *Real) string {
 	return out.Sandbox.ID
 }
 
-// traces lists what sandboxes leave on a machine: processes, mounts, namespaces, cgroups, interfaces, files.
-func traces(t *testing.T, r *Real) map[string][]string {
+// markOf finds the mark that the runtime of a sandbox gives to what it puts into the machine: groups stand in a folder of that name.
+func markOf(t *testing.T, sandbox string) string {
+	t.Helper()
+	found, _ := filepath.Glob("/sys/fs/cgroup/*/berth/*/" + sandbox)
+	if len(found) == 0 {
+		found, _ = filepath.Glob("/sys/fs/cgroup/berth/*/" + sandbox)
+	}
+	if len(found) == 0 {
+		t.Fatalf("no group of %s", sandbox)
+	}
+	return filepath.Base(filepath.Dir(found[0]))
+}
+
+// traces lists what the sandboxes of one server leave on a machine: processes, mounts, namespaces, groups, interfaces, files.
+func traces(t *testing.T, r *Real, mark string) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
 	for _, p := range r.Processes() {
@@ -191,7 +206,7 @@ func traces(t *testing.T, r *Real) map[string][]string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, r.Dir) || strings.Contains(line, "sbx_") || strings.Contains(line, "berth") {
+		if strings.Contains(line, r.Dir) {
 			all["mounts"] = append(all["mounts"], strings.Fields(line)[4])
 		}
 	}
@@ -200,11 +215,13 @@ func traces(t *testing.T, r *Real) map[string][]string {
 		t.Fatal(err)
 	}
 	for _, l := range links {
-		all["interfaces"] = append(all["interfaces"], l.Attrs().Name)
+		if strings.Contains(l.Attrs().Name, mark) {
+			all["interfaces"] = append(all["interfaces"], l.Attrs().Name)
+		}
 	}
-	for name, root := range map[string]string{"cgroups": "/sys/fs/cgroup", "namespaces": "/run/netns", "files": filepath.Join(r.Dir, "data", "node")} {
+	for name, root := range map[string]string{"groups": "/sys/fs/cgroup", "files": filepath.Join(r.Dir, "data", "node")} {
 		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && (name != "cgroups" || d.IsDir()) && !strings.Contains(path, "/images/") && !strings.HasSuffix(path, ".log") {
+			if err == nil && (name != "groups" || d.IsDir() && strings.Contains(path, "/berth/"+mark)) && !strings.Contains(path, "/images/") && !strings.HasSuffix(path, ".log") {
 				all[name] = append(all[name], path)
 			}
 			return nil

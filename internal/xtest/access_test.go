@@ -88,7 +88,8 @@ func TestScopes(t *testing.T) {
 			{[]string{"read"}, func(i op.Info) bool { return i.Hints.Has(op.Read) }, map[string]bool{"exec": true, "keys": true}},
 			{[]string{"compute:sandboxes:read"}, func(i op.Info) bool { return i.Action == "compute:sandboxes:read" }, map[string]bool{"exec": true, "keys": true}},
 			{
-				[]string{"compute:sandboxes:*", "identity:keys:read"}, func(i op.Info) bool { return strings.HasPrefix(i.Action, "compute:sandboxes:") },
+				[]string{"compute:sandboxes:*", "identity:keys:read"},
+				func(i op.Info) bool { return strings.HasPrefix(i.Action, "compute:sandboxes:") },
 				map[string]bool{},
 			},
 			{[]string{"compute:files:write"}, func(i op.Info) bool { return i.Action == "compute:files:write" }, map[string]bool{"get": true, "exec": true, "keys": true}},

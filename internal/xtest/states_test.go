@@ -74,8 +74,10 @@ func TestRepeatedAndConcurrent(t *testing.T) {
 				def   op.Def[api.SandboxWaitIn, api.SandboxOut]
 				state string
 			}{
-				{api.StopSandbox, api.StateStopped}, {api.StopSandbox, api.StateStopped},
-				{api.StartSandbox, api.StateRunning}, {api.StartSandbox, api.StateRunning},
+				{api.StopSandbox, api.StateStopped},
+				{api.StopSandbox, api.StateStopped},
+				{api.StartSandbox, api.StateRunning},
+				{api.StartSandbox, api.StateRunning},
 			} {
 				if l.get(t, id).State != step.state {
 					generation += 2

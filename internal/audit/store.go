@@ -35,6 +35,8 @@ func insert(ctx context.Context, tx op.Tx, entries []Entry) error {
 		text.WriteByte(')')
 		args = append(args, row...)
 	}
+	// A commit whose answer was lost is written again: what is there already is the same row.
+	text.WriteString(` ON CONFLICT (id) DO NOTHING`)
 	if _, err := tx.ExecContext(ctx, text.String(), args...); err != nil {
 		return fmt.Errorf("write audit: %w", err)
 	}

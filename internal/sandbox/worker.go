@@ -119,6 +119,12 @@ func hostname(r *row) string {
 	return "sandbox-" + r.ID[len(id.Sandbox)+1:][:8]
 }
 
+// bootFailed is the reason by which a driver says that a boot came to nothing, as one does that was interrupted. It is tried again for bootAgain.
+const (
+	bootFailed = "boot_failed"
+	bootAgain  = 10 * time.Second
+)
+
 // boot brings a creating or starting sandbox to its guest's first answer, or to failed or stopped when that does not succeed in time.
 func (s *Service) boot(ctx context.Context, r *row) error {
 	deadline := db.Time(r.StateAt).Add(s.BootTimeout)
@@ -135,6 +141,8 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 		return ctx.Err() // interrupted: the sandbox goes another way
 	case errs.Is(err, errs.HostUnavailable) && s.Now().Before(deadline):
 		return err // the node comes back, or the deadline does
+	case errs.From(err).Reason == bootFailed && s.Now().Before(db.Time(r.StateAt).Add(bootAgain)):
+		return err // it may have been cut off: the node has undone it, and begins anew
 	}
 	s.Logger.Warn("sandbox did not boot", "sandbox", r.ID, "state", r.State, "error", err)
 	r.Error = errs.From(err).Message
@@ -175,7 +183,7 @@ func (s *Service) pids(r *row) int64 {
 	if s.Defaults.Pids > 0 {
 		return s.Defaults.Pids
 	}
-	return min(max(r.MemoryMiB/4, 128), 4096)
+	return min(max(r.MemoryMiB/6, 128), 4096)
 }
 
 // halt ends a stopping sandbox and keeps its disk and what its processes wrote.

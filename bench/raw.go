@@ -87,6 +87,8 @@ func (r *raw) true(ctx context.Context) error {
 // end removes it and all that it had.
 func (r *raw) end() {
 	_ = r.command(context.Background(), "delete", "--force", r.id).Run()
-	_ = unix.Unmount(filepath.Join(r.dir, "rootfs"), unix.MNT_DETACH)
+	for _, mount := range []string{"rootfs", "state/null-netns"} {
+		_ = unix.Unmount(filepath.Join(r.dir, mount), unix.MNT_DETACH)
+	}
 	_ = os.RemoveAll(r.dir)
 }

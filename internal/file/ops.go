@@ -65,14 +65,7 @@ func read(ctx context.Context, s session, in *api.ReadFileIn) (*api.ReadFileOut,
 func encode(b []byte, want string, last bool) (data, encoding string, used int, err error) {
 	whole := b
 	if !last {
-		for i := 1; i <= utf8.UTFMax && i < len(b); i++ {
-			if utf8.RuneStart(b[len(b)-i]) {
-				if !utf8.FullRune(b[len(b)-i:]) {
-					whole = b[:len(b)-i]
-				}
-				break
-			}
-		}
+		whole = guest.WholeRunes(b)
 	}
 	isText := utf8.Valid(whole)
 	switch {

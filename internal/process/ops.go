@@ -88,7 +88,7 @@ func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	return valid(wholeEnd([]byte(s[:n])))
+	return valid(guest.WholeRunes([]byte(s[:n])))
 }
 
 func (s *Service) actGet(ctx context.Context, in *api.ProcessIn, _ *op.Draft) (*api.GetProcessOut, error) {

@@ -16,25 +16,12 @@ func text(e guest.Excerpt) (s string, left int64) {
 	if kept >= e.Total {
 		return valid(append(append([]byte(nil), e.Head...), e.Tail...)), 0
 	}
-	head, tail := wholeEnd(e.Head), wholeStart(e.Tail)
+	head, tail := guest.WholeRunes(e.Head), wholeStart(e.Tail)
 	left = e.Total - int64(len(head)+len(tail))
 	return valid(head) + fmt.Sprintf("\n… %d bytes left out …\n", left) + valid(tail), left
 }
 
 func valid(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }
-
-// wholeEnd leaves out a character at the end that is not complete.
-func wholeEnd(b []byte) []byte {
-	for i := 1; i <= utf8.UTFMax && i <= len(b); i++ {
-		if c := b[len(b)-i]; utf8.RuneStart(c) {
-			if !utf8.FullRune(b[len(b)-i:]) {
-				return b[:len(b)-i]
-			}
-			break
-		}
-	}
-	return b
-}
 
 // wholeStart leaves out the rest of a character at the start.
 func wholeStart(b []byte) []byte {
@@ -51,9 +38,7 @@ func wholeStart(b []byte) []byte {
 func encode(b []byte, last bool) (data, encoding string, used int) {
 	whole := b
 	if !last {
-		if w := wholeEnd(b); len(w) > 0 {
-			whole = w
-		}
+		whole = guest.WholeRunes(b)
 	}
 	if utf8.Valid(whole) {
 		return string(whole), "utf-8", len(whole)

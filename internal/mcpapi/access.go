@@ -4,7 +4,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/errs"
@@ -22,6 +24,10 @@ func (x *exchange) checkSource() *rpcError {
 		return problem(http.StatusForbidden, codeRefused, "this Host is not served here: set the public URL to the name that clients use")
 	}
 	origin := x.r.Header.Get("Origin")
+	if x.h.cfg.Anonymous != nil { // there is no credential that a page could borrow
+		allowOrigin(x.w.Header(), "*")
+		return nil
+	}
 	if x.r.Method == http.MethodOptions && origin != "" { // the check below lets every safe method through
 		asked := x.r.Clone(x.r.Context())
 		asked.Method = http.MethodPost
@@ -59,6 +65,13 @@ func (x *exchange) authenticate() *rpcError {
 	if q := x.r.URL.RawQuery; strings.Contains(q, "berth_") || strings.Contains(q, "access_token=") {
 		return problem(http.StatusBadRequest, codeRefused, "a credential in a URL ends up in logs: send it as Authorization: Bearer, and revoke this one")
 	}
+	if x.h.cfg.Anonymous != nil {
+		who, err := x.h.cfg.Anonymous(x.r)
+		if err != nil {
+			return x.refused(err)
+		}
+		return x.as(who)
+	}
 	scheme, token, _ := strings.Cut(x.r.Header.Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
@@ -71,11 +84,25 @@ func (x *exchange) authenticate() *rpcError {
 		if e.Code == errs.Unauthenticated {
 			return x.challenge(e, `, error="invalid_token"`)
 		}
-		x.logInternal(err)
-		answer := problem(e.Code.Status(), codeRefused, e.Message)
-		answer.Data = x.errorText(e)
-		return answer
+		return x.refused(err)
 	}
+	return x.as(who)
+}
+
+// refused answers a request whose caller could not be established for another reason than the credential.
+func (x *exchange) refused(err error) *rpcError {
+	x.logInternal(err)
+	e := errs.From(err)
+	if e.RetryAfter > 0 {
+		x.w.Header().Set("Retry-After", strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
+	}
+	answer := problem(e.Code.Status(), codeRefused, e.Message)
+	answer.Data = x.errorText(e)
+	return answer
+}
+
+// as fills in the caller.
+func (x *exchange) as(who *caller.Caller) *rpcError {
 	c := *who
 	c.Face, c.Client, c.RequestID = caller.FaceMCP, x.userAgent(), x.requestID
 	c.SourceIP = x.h.cfg.SourceIP(x.r)

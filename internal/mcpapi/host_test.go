@@ -250,6 +250,7 @@ type reply struct {
 		ProtocolVersion   string                        `json:"protocolVersion"`
 		Tools             []map[string]any              `json:"tools"`
 		CacheScope        string                        `json:"cacheScope"`
+		Instructions      string                        `json:"instructions"`
 	} `json:"result"`
 	Error *struct {
 		Code    int            `json:"code"`

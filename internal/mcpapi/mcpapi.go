@@ -7,6 +7,7 @@
 package mcpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -38,14 +39,18 @@ type Config struct {
 	// Authenticate gives the caller of a bearer token. An errs.Unauthenticated is answered with 401 and the challenge, anything else with its own
 	// status. The caller is copied before the face's own fields are set.
 	Authenticate func(ctx context.Context, token string) (*caller.Caller, error)
+	// Anonymous, where set, takes Authenticate's place and makes the endpoint a public one: nobody signs in, pages of any origin may call, and it gives
+	// the caller of a request, or why it is refused, such as errs.RateLimited. The registry then holds only what everybody may see.
+	Anonymous func(r *http.Request) (*caller.Caller, error)
 
 	Base      string   // path of the endpoint, absolute; "/mcp" where empty
 	PublicURL string   // scheme and host under which clients reach the server, without a path; from the request where empty
 	Origins   []string // browser origins, scheme://host[:port], that may call although they are not the server's own
 	Hosts     []string // Host headers accepted on a loopback address besides loopback names and the public URL's
 
-	Name    string // of the server; "berth" where empty
-	Version string
+	Name         string // of the server; "berth" where empty
+	Version      string
+	Instructions string // what a client reads when it connects; those for sandboxes where empty
 
 	Deadline      time.Duration // of a call; 75 s where 0
 	ShortDeadline time.Duration // for clients that give up after 60 s; 45 s where 0
@@ -76,7 +81,7 @@ type endpoint struct {
 
 // New checks the configuration and builds the handler. A base path or public URL that is not absolute, and an origin that is none, is errs.InvalidConfig.
 func New(cfg Config) (*Handler, error) {
-	if cfg.Registry == nil || cfg.Path == nil || cfg.Visible == nil || cfg.Authenticate == nil {
+	if cfg.Registry == nil || cfg.Path == nil || cfg.Visible == nil || (cfg.Authenticate == nil && cfg.Anonymous == nil) {
 		return nil, errs.E(errs.InvalidConfig, "the MCP endpoint needs a registry, a path, visibility and authentication")
 	}
 	if err := normalize(&cfg); err != nil {
@@ -145,6 +150,9 @@ func fallback[T comparable](v *T, def T) {
 
 // Routes are the patterns, for http.ServeMux, that belong to the handler.
 func (h *Handler) Routes() []string {
+	if h.cfg.Anonymous != nil {
+		return []string{h.cfg.Base, h.cfg.Base + "/"} // a resource without sign-in has no metadata
+	}
 	return []string{h.cfg.Base, h.cfg.Base + "/", wellKnown, wellKnown + "/"}
 }
 
@@ -170,7 +178,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) newEndpoint(readOnly bool) *endpoint {
 	e := &endpoint{readOnly: readOnly, tools: toolsOf(h.cfg.Registry, readOnly)}
 	server := mcp.NewServer(&h.sdk, &mcp.ServerOptions{
-		Instructions: instructions(readOnly),
+		Instructions: cmp.Or(h.cfg.Instructions, instructions(readOnly)),
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs, c.CacheScope = listTTL, "private" },
 	})

@@ -8,8 +8,8 @@ import (
 )
 
 // greet prints what a person needs to begin: the address, the first key where one was just made, and a line for each client.
-func greet(w io.Writer, url, secret string) error {
-	mcp := url + "/mcp"
+func greet(w io.Writer, r ready) error {
+	url, mcp, secret := r.URL, r.MCPURL, r.Key
 	key := secret
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nBerth is ready at %s\n\n", url)
@@ -22,14 +22,18 @@ func greet(w io.Writer, url, secret string) error {
 	auth := "Bearer " + key
 	cursor := map[string]any{"mcpServers": map[string]any{"berth": map[string]any{"url": mcp, "headers": map[string]string{"Authorization": auth}}}}
 	code := map[string]any{"name": "berth", "type": "http", "url": mcp, "headers": map[string]string{"Authorization": auth}}
-	for _, c := range []struct{ client, line string }{
+	lines := []struct{ client, line string }{
 		{"Claude Code", fmt.Sprintf("claude mcp add --transport http berth %s --header \"Authorization: %s\"", mcp, auth)},
 		{"Cursor", "in ~/.cursor/mcp.json: " + compact(cursor)},
 		{"VS Code", "code --add-mcp '" + compact(code) + "'"},
 		{"Codex", fmt.Sprintf("export BERTH_API_KEY=%s; codex mcp add berth --url %s --bearer-token-env-var BERTH_API_KEY", key, mcp)},
 		{"Read only", "the same with " + mcp + "/readonly"},
 		{"HTTP", fmt.Sprintf("curl -H \"Authorization: %s\" %s/v1/sandboxes", auth, url)},
-	} {
+	}
+	if mcp == "" {
+		lines = lines[len(lines)-1:]
+	}
+	for _, c := range lines {
 		fmt.Fprintf(&b, "  %-13s %s\n", c.client, c.line)
 	}
 	b.WriteString("\n")

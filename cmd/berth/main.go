@@ -25,7 +25,7 @@ func main() {
 	}()
 	code := cli.Main(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr, cli.Commands{
 		Version: version,
-		Extra:   []*cobra.Command{serveCommand(os.Getenv), devCommand(os.Getenv), prepareCommand(os.Getenv), removeCommand(os.Getenv)},
+		Extra:   []*cobra.Command{serveCommand(os.Getenv), devCommand(os.Getenv), prepareCommand(os.Getenv), removeCommand(os.Getenv), configCommand(os.Getenv)},
 	})
 	stop()
 	os.Exit(code)

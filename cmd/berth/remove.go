@@ -8,27 +8,29 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berthrun/berth/internal/cli"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/bootstrap"
 	"github.com/berthrun/berth/internal/nodeagent"
 )
 
 func removeCommand(env func(string) string) *cobra.Command {
-	s := &settings{}
+	s := newSettings(env)
 	yes := false
 	c := &cobra.Command{
 		Use: "remove", Short: "Remove what serve keeps on this machine: sandboxes, images, data", Args: cobra.NoArgs,
 		Long: "Ends every sandbox and berth-runtime, takes its network table, groups and mounts off the machine, and removes the data folder. It cannot be undone. " +
 			"The server must not run.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !yes {
-				return errs.E(errs.InvalidInput, "everything in %s would be removed for good", s.data).Suggest("Say so with --yes.")
+			if err := s.load(); err != nil {
+				return err
 			}
-			if _, err := os.Stat(s.data); err != nil {
+			if !yes {
+				return errs.E(errs.InvalidInput, "everything in %s would be removed for good", s.Data).Suggest("Say so with --yes.")
+			}
+			if _, err := os.Stat(s.Data); err != nil {
 				return fmt.Errorf("look at the data folder: %w", err)
 			}
-			unlock, err := lock(s.data)
+			unlock, err := lock(s.Data)
 			if err != nil {
 				return err
 			}
@@ -37,11 +39,10 @@ func removeCommand(env func(string) string) *cobra.Command {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "Removed.")
-			return errors.Join(os.RemoveAll(s.data), err)
+			return errors.Join(os.RemoveAll(s.Data), err)
 		},
 	}
-	c.Flags().StringVar(&s.data, "data", cli.DataDir(env), "the data folder (BERTH_DATA)")
 	c.Flags().BoolVar(&yes, "yes", false, "remove everything in the data folder")
-	s.nodeFlags(c, env)
+	s.flags(c, nodeKeys)
 	return c
 }

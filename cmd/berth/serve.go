@@ -8,61 +8,59 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/cli"
 	"github.com/berthrun/berth/internal/controlplane"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/httpapi"
 	"github.com/berthrun/berth/internal/image/bootstrap"
 	"github.com/berthrun/berth/internal/nodeagent"
-	"github.com/berthrun/berth/internal/nodeapi"
 )
 
-// drainTime is how long calls under way get when the server ends.
-const drainTime = 10 * time.Second
-
 func serveCommand(env func(string) string) *cobra.Command {
-	s := &settings{}
+	s := newSettings(env)
 	c := &cobra.Command{
 		Use: "serve", Short: "Serve MCP and the HTTP API, with this machine as the node", Args: cobra.NoArgs,
-		Long: "Serves MCP and the HTTP API. Sandboxes go on when the server ends, and are found again when it starts.",
-		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
+		Long: "Serves MCP and the HTTP API. Sandboxes go on when the server ends, and are found again when it starts. " +
+			"The first signal (SIGTERM, Ctrl-C) lets calls under way finish, a second one ends at once; SIGHUP reads the log level again.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := s.load(); err != nil {
+				return err
+			}
+			return s.run(cmd)
+		},
 	}
-	c.Flags().StringVar(&s.data, "data", cli.DataDir(env), "the data folder (BERTH_DATA)")
-	s.nodeFlags(c, env)
-	s.serverFlags(c)
+	s.flags(c, everyKey)
 	return c
 }
 
 func devCommand(env func(string) string) *cobra.Command {
-	s := &settings{temporary: true}
+	s := newSettings(env)
+	s.temporary = true
 	c := &cobra.Command{
 		Use: "dev", Short: "Serve from a temporary folder and leave nothing behind", Args: cobra.NoArgs,
-		Long: "Serves like serve, with data in a temporary folder. When it ends, its sandboxes and data are deleted.",
+		Long: "Serves like serve, with data in a temporary folder. When it ends, its sandboxes and data are deleted. It reads no configuration file but one that is named.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if s.images == "" {
-				s.images = filepath.Join(cli.DataDir(env), "images")
+			if err := s.load(); err != nil {
+				return err
 			}
+			s.Images.Dir = s.imageDir()
 			s.sweep(cmd)
 			dir, err := os.MkdirTemp("", devPrefix)
 			if err != nil {
 				return fmt.Errorf("make a temporary folder: %w", err)
 			}
-			s.data = dir
+			s.Data = dir
 			return errors.Join(s.run(cmd), os.RemoveAll(dir))
 		},
 	}
-	s.nodeFlags(c, env)
-	s.serverFlags(c)
+	s.flags(c, butData)
 	return c
 }
 
@@ -77,8 +75,8 @@ func (s *settings) sweep(cmd *cobra.Command) {
 		if err != nil {
 			continue
 		}
-		left := *s
-		left.data = dir
+		left, loaded := *s, *s.Loaded
+		left.Loaded, loaded.Data = &loaded, dir
 		ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
 		err = nodeagent.Remove(ctx, left.node(bootstrap.NewBar(io.Discard), slog.New(slog.DiscardHandler)))
 		cancel()
@@ -92,32 +90,32 @@ func (s *settings) sweep(cmd *cobra.Command) {
 // ready is what a program that started the server wants to know.
 type ready struct {
 	URL    string `json:"url"`
-	MCPURL string `json:"mcpUrl"`
+	MCPURL string `json:"mcpUrl,omitempty"`
 	Key    string `json:"key,omitempty"`
 }
 
 // run serves until the command's context ends.
 func (s *settings) run(cmd *cobra.Command) (err error) {
 	ctx := cmd.Context()
-	log, err := s.logger()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(s.data, 0o700); err != nil {
+	level := new(slog.LevelVar)
+	log := s.logger(cmd.ErrOrStderr(), level)
+	stopHUP := s.onHUP(log, level)
+	defer stopHUP()
+	if err := os.MkdirAll(s.Data, 0o700); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
-	unlock, err := lock(s.data)
+	unlock, err := lock(s.Data)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(s.listen, strconv.Itoa(s.port)))
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(s.Listen.Address, strconv.Itoa(s.Listen.Port)))
 	if err != nil {
-		return errs.Wrap(errs.InvalidConfig, err, "cannot listen on %s port %d", s.listen, s.port).Suggest("Choose another with --port, or 0 for a free one.")
+		return errs.Wrap(errs.InvalidConfig, err, "cannot listen on %s port %d", s.Listen.Address, s.Listen.Port).Suggest("Choose another with --port, or 0 for a free one.")
 	}
 	defer ln.Close()
-	if s.publicURL == "" {
-		s.publicURL = "http://" + ln.Addr().String()
+	if s.PublicURL == "" {
+		s.PublicURL = "http://" + ln.Addr().String()
 	}
 
 	bar := bootstrap.NewBar(cmd.ErrOrStderr())
@@ -131,55 +129,8 @@ func (s *settings) run(cmd *cobra.Command) (err error) {
 		defer cancel()
 		err = errors.Join(err, agent.Close(cctx, s.temporary))
 	}()
-	return s.serve(ctx, cmd.OutOrStdout(), agent, ln)
-}
-
-// serve runs the control plane beside the node's agent. What they do between calls outlives the calls that are drained at the end.
-func (s *settings) serve(ctx context.Context, out io.Writer, agent *nodeagent.Agent, ln net.Listener) error {
-	log, err := s.logger()
-	if err != nil {
-		return err
-	}
-	background, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	work, background := errgroup.WithContext(background)
-	pipe := nodeapi.NewPipe()
-	defer pipe.Close()
-	work.Go(func() error { return agent.Serve(background, pipe) })
-
-	cfg, err := s.plane(log)
-	if err != nil {
-		return err
-	}
-	cfg.Node, cfg.Direct = pipe.Dial, agent.Dial
-	plane, err := controlplane.Open(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	work.Go(func() error { return plane.Run(background) })
-
-	server := httpapi.NewServer(background, plane.Handler(), log)
-	work.Go(func() error {
-		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve: %w", err)
-		}
-		return nil
-	})
-	err = s.announce(ctx, out, plane)
-	if err == nil {
-		select {
-		case <-ctx.Done():
-		case <-background.Done(): // something failed
-		}
-	}
-	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-	defer cancel()
-	if serr := server.Shutdown(dctx); serr != nil {
-		_ = server.Close()
-	}
-	plane.Drain(dctx)
-	end()
-	return errors.Join(err, work.Wait(), plane.Close(dctx))
+	h := &host{settings: s, log: log, out: cmd.OutOrStdout(), agent: agent, ln: ln, systemd: newSystemd(s.env, log)}
+	return h.serve(ctx)
 }
 
 // announce tells a person and a program that the server serves.
@@ -188,24 +139,28 @@ func (s *settings) announce(ctx context.Context, out io.Writer, plane *controlpl
 	if err != nil {
 		return err
 	}
-	if err := cli.UpdateCredential(s.data, s.publicURL, secret); err != nil {
+	if err := cli.UpdateCredential(s.Data, s.PublicURL, secret); err != nil {
 		return err
 	}
-	if err := greet(out, s.publicURL, secret); err != nil {
+	r := ready{URL: s.PublicURL, Key: secret}
+	if s.MCP.Enabled {
+		r.MCPURL = s.PublicURL + s.MCP.Path
+	}
+	if err := greet(out, r); err != nil {
 		return err
 	}
-	if s.readyFile == "" {
+	if s.ReadyFile == "" {
 		return nil
 	}
-	b, err := json.Marshal(ready{URL: s.publicURL, MCPURL: s.publicURL + "/mcp", Key: secret})
+	b, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode ready file: %w", err)
 	}
 	// Whoever waits for the file finds it whole.
-	if err := os.WriteFile(s.readyFile+".tmp", append(b, '\n'), 0o600); err != nil {
+	if err := os.WriteFile(s.ReadyFile+".tmp", append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write ready file: %w", err)
 	}
-	if err := os.Rename(s.readyFile+".tmp", s.readyFile); err != nil {
+	if err := os.Rename(s.ReadyFile+".tmp", s.ReadyFile); err != nil {
 		return fmt.Errorf("write ready file: %w", err)
 	}
 	return nil

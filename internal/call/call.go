@@ -54,3 +54,16 @@ type Auditor interface {
 	// Record records any other call at its end.
 	Record(e audit.Entry)
 }
+
+// Observer is told of every call that an identified caller makes: for metrics. Its methods must not wait.
+type Observer interface {
+	// Begun is told when a call begins, Ended when its caller gets the result: audit.OK or the error's code, with the reason where there is one.
+	Begun(operation string, face caller.Face)
+	Ended(operation string, face caller.Face, result, reason string, took time.Duration)
+}
+
+// nobody is an Observer.
+type nobody struct{}
+
+func (nobody) Begun(string, caller.Face)                                {}
+func (nobody) Ended(string, caller.Face, string, string, time.Duration) {}

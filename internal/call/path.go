@@ -31,6 +31,7 @@ type Config struct {
 	Authorizer Authorizer
 	Limiter    Limiter
 	Auditor    Auditor
+	Observer   Observer             // nil: nobody
 	InFlight   int                  // calls of one caller at the same time, of those that count; 0: 4
 	Now        func() time.Time     // nil: time.Now
 	NewID      func(id.Kind) string // nil: id.New
@@ -65,6 +66,9 @@ func New(cfg Config) *Path {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = nobody{}
 	}
 	return &Path{cfg: cfg, server: cfg.NewID(kindServer), inflight: newInflight(cfg.InFlight), rows: rows{cfg.DB, leaseFor}, crash: func(string) bool { return false }}
 }
@@ -134,7 +138,38 @@ func (p *Path) Do(ctx context.Context, o *op.Operation, raw json.RawMessage, opt
 	c := &one{op: o, caller: &who, raw: raw, begun: p.cfg.Now(), until: time.Now().Add(opts.Deadline)}
 	ctx, cancel := context.WithDeadline(caller.With(ctx, &who), c.until)
 	defer cancel()
-	if err := p.cfg.Limiter.Allow(ctx, &who); err != nil {
+	p.cfg.Observer.Begun(o.Name, who.Face)
+	res, err := p.do(ctx, c, opts)
+	if cause, ok := errors.AsType[*errs.Error](context.Cause(ctx)); ok && err != nil {
+		err = cause // it was cut off, and the caller is told by what
+	}
+	p.ended(c, res, err)
+	return res, err
+}
+
+// ended tells the observer and the log how a call ended: who made it and what came of it, never what was in it.
+func (p *Path) ended(c *one, res *Result, err error) {
+	result, reason := audit.OK, ""
+	if err != nil {
+		e := errs.From(err)
+		result, reason = string(e.Code), e.Reason
+	}
+	took := p.cfg.Now().Sub(c.begun)
+	p.cfg.Observer.Ended(c.op.Name, c.caller.Face, result, reason, took)
+	resource := ""
+	if c.draft != nil {
+		resource = c.draft.Resource.ID
+	}
+	p.cfg.Logger.LogAttrs(context.Background(), slog.LevelInfo, "call",
+		slog.String("request_id", c.caller.RequestID), slog.String("operation", c.op.Name), slog.String("face", string(c.caller.Face)),
+		slog.String("org_id", c.caller.OrgID), slog.String("principal_id", c.caller.PrincipalID), slog.String("resource_id", resource),
+		slog.String("code", result), slog.String("reason", reason), slog.Bool("replayed", res != nil && res.Replayed),
+		slog.Duration("duration", took), slog.String("source_ip", c.caller.SourceIP))
+}
+
+func (p *Path) do(ctx context.Context, c *one, opts Options) (*Result, error) {
+	o, who := c.op, c.caller
+	if err := p.cfg.Limiter.Allow(ctx, who); err != nil {
 		return nil, p.shown(c, err)
 	}
 	if opts.InFlight {

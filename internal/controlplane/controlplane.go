@@ -35,8 +35,9 @@ import (
 
 // Config says what a control plane runs on. Useful zero values: only Database, Blobs and Node are needed.
 type Config struct {
-	Database string // a path or URL, see db.Config
-	Blobs    string // a folder or URL, see blob.Open
+	Database      string // a path or URL, see db.Config
+	DatabaseConns int    // the most connections; 16 where 0
+	Blobs         string // a folder or URL, see blob.Open
 	// Node connects to the node.
 	Node func(ctx context.Context) (net.Conn, error)
 	// Direct connects into sandboxes where the node is in this process, without a copy in between. May be nil.
@@ -48,6 +49,10 @@ type Config struct {
 	Limits         map[string]int64 // of an organization, by quota key; none where absent
 	CallsPerMinute int              // of one caller; 600 where 0
 	CallsInFlight  int              // MCP calls of one caller at once; 4 where 0
+	MCPOff         bool             // no MCP endpoint
+	MCPPath        string           // of the endpoint; /mcp where empty
+	MCPOrigins     []string         // of web pages that may call it beside the server's own
+	MCPHosts       []string         // names that it answers to on loopback beside its own
 	Version        string
 	Now            func() time.Time
 	Logger         *slog.Logger
@@ -96,18 +101,19 @@ type Plane struct {
 	audit     *audit.Log
 	limiter   *call.Buckets
 	handler   http.Handler
+	gate      *gate
 }
 
 // Open connects everything. The node must answer.
 func Open(ctx context.Context, cfg Config) (_ *Plane, err error) {
 	cfg.withDefaults()
-	p := &Plane{cfg: cfg}
+	p := &Plane{cfg: cfg, gate: newGate()}
 	defer func() {
 		if err != nil {
 			_ = p.Close(context.WithoutCancel(ctx))
 		}
 	}()
-	if p.db, err = db.Open(ctx, db.Config{URL: cfg.Database, Logger: cfg.Logger}); err != nil {
+	if p.db, err = db.Open(ctx, db.Config{URL: cfg.Database, MaxConns: cfg.DatabaseConns, Logger: cfg.Logger}); err != nil {
 		return nil, err
 	}
 	if p.blobs, err = blob.Open(ctx, cfg.Blobs); err != nil {
@@ -172,19 +178,26 @@ func (p *Plane) faces() error {
 	mcp, err := mcpapi.New(mcpapi.Config{
 		Registry: p.registry, Path: p.path, Visible: p.identity.Visible, Authenticate: p.identity.Authenticate,
 		PublicURL: cfg.PublicURL, Version: cfg.Version, Logger: cfg.Logger, SourceIP: source,
+		Base: cfg.MCPPath, Origins: cfg.MCPOrigins, Hosts: cfg.MCPHosts,
 	})
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
-	for _, route := range mcp.Routes() {
-		mux.Handle(route, mcp)
+	if !cfg.MCPOff {
+		for _, route := range mcp.Routes() {
+			mux.Handle(route, mcp)
+		}
 	}
 	mux.Handle("/", httpapi.New(httpapi.Config{
 		Registry: p.registry, Path: p.path, Authenticate: p.identity.Authenticate, Ready: p.ready, PublicURL: cfg.PublicURL,
 		TrustedProxies: cfg.TrustedProxies, Logger: cfg.Logger, Version: cfg.Version,
 	}))
-	p.handler = mux
+	base := cfg.MCPPath
+	if base == "" {
+		base = "/mcp"
+	}
+	p.handler = p.gate.guard(mux, base)
 	return nil
 }
 
@@ -218,6 +231,9 @@ func (p *Plane) EnsureRoot(ctx context.Context) (secret string, err error) {
 
 // ready says whether calls can be served: the database and the node answer.
 func (p *Plane) ready(ctx context.Context) error {
+	if p.gate.isEnding() {
+		return errEnding()
+	}
 	if _, err := p.db.Now(ctx, p.db); err != nil {
 		return err
 	}

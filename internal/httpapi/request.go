@@ -60,6 +60,9 @@ func (s *server) finish(rec *recorder, r *http.Request, began time.Time) {
 	if strings.HasSuffix(r.URL.Path, "z") && rec.operation == "" && rec.status == http.StatusOK {
 		level = slog.LevelDebug // probes of health come every few seconds
 	}
+	if rec.operation != "" && rec.principal != "" {
+		level = slog.LevelDebug // the path of a call writes its line
+	}
 	s.Logger.LogAttrs(r.Context(), level, "http request",
 		slog.String("method", r.Method), slog.String("path", redact(r.URL.Path)), slog.String("operation", rec.operation),
 		slog.Int("status", rec.status), slog.Int64("bytes", rec.bytes), slog.Duration("duration", time.Since(began)),

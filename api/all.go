@@ -9,6 +9,7 @@ func All() []op.Info {
 		StartSandbox.Info(), StopSandbox.Info(), DeleteSandbox.Info(),
 		Exec.Info(), StartProcess.Info(), ListProcesses.Info(), GetProcess.Info(), ProcessOutput.Info(), ProcessInput.Info(), ProcessSignal.Info(),
 		ReadFile.Info(), WriteFile.Info(), EditFile.Info(), ListFiles.Info(), StatFile.Info(), MakeDirectory.Info(), MoveFile.Info(), RemoveFile.Info(),
+		SearchDocs.Info(), ReadDoc.Info(), ListDocs.Info(),
 		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
 	}
 }

@@ -9,6 +9,7 @@ const (
 	SetProcesses = "processes"
 	SetFiles     = "files"
 	SetAccount   = "account"
+	SetDocs      = "docs"
 )
 
 // The sandbox states that callers see.

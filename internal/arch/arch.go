@@ -25,16 +25,16 @@ const Module = "github.com/berthrun/berth"
 // ranks gives the rank of an area: the folder and all below it, the longest match counts. A package imports only lower ranks and its own area.
 var ranks = map[string]int{
 	"internal/errs": 0, "internal/id": 0, "internal/caller": 0,
-	"internal/config": 1,
-	"api/op":          1, "internal/db": 1, "internal/blob": 1, "internal/disk": 1, "internal/runtime": 1, "internal/guest": 1, "internal/bundle": 1,
+	"internal/config": 1, "docs": 1,
+	"api/op": 1, "internal/db": 1, "internal/blob": 1, "internal/disk": 1, "internal/runtime": 1, "internal/guest": 1, "internal/bundle": 1,
 	"api": 2, "internal/nodeapi": 2,
 	"client": 3, "internal/runtime/gvisor": 3, "internal/runtime/fake": 3, "internal/sandbox": 3, "internal/process": 3, "internal/file": 3,
-	"internal/image": 3, "internal/quota": 3, "internal/identity": 3, "internal/audit": 3, "internal/event": 3,
+	"internal/image": 3, "internal/quota": 3, "internal/identity": 3, "internal/audit": 3, "internal/event": 3, "internal/docs": 3,
 	"internal/catalog": 4, "internal/call": 4,
-	"internal/httpapi": 5, "internal/mcpapi": 5, "internal/cli": 5,
+	"internal/httpapi": 5, "internal/mcpapi": 5, "internal/docsapi": 5, "internal/cli": 5,
 	"internal/controlplane": 6, "internal/nodeagent": 6,
 	"internal/httpapi/gen": 7, "internal/config/gen": 7, "internal/bundle/pack": 7, "internal/image/bootstrap/prepare": 7, // programs that only make runs
-	"cmd": 7, "internal/xtest": 7, "internal/arch": 7, "bench": 7, "test": 7,
+	"cmd": 7, "internal/xtest": 7, "internal/arch": 7, "bench": 7, "test": 7, "clients": 7,
 }
 
 // Package is one package of the module, its test files left out.

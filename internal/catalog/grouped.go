@@ -85,10 +85,10 @@ func grouped() []Old {
 		{Name: "runtime_feedback", Note: noSupport},
 		{Name: "runtime_support", Note: noSupport},
 		{Name: "runtime_notices", Note: "there are no notices yet"},
-		{Name: "runtime_docs_read", Note: noDocs},
-		{Name: "search_runtime_docs", Note: noDocs},
-		{Name: "read_runtime_doc", Note: noDocs},
-		{Name: "list_runtime_docs", Note: noDocs},
+		{Name: "runtime_docs_read", Tool: "read_doc"},
+		{Name: "search_runtime_docs", Tool: "search_docs"},
+		{Name: "read_runtime_doc", Tool: "read_doc"},
+		{Name: "list_runtime_docs", Tool: "list_docs"},
 	}
 }
 

@@ -23,7 +23,6 @@ const (
 	noLink      = "there are no file links yet; read_file and write_file carry content"
 	noSupport   = "tell the person, with the requestId and without secrets"
 	noAudit     = "the audit log is for people, over the HTTP API"
-	noDocs      = "the documentation is on the server's web pages"
 )
 
 // names are those that are one word for one thing.

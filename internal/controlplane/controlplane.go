@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/call"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/docs"
 	"github.com/berthrun/berth/internal/event"
 	"github.com/berthrun/berth/internal/file"
 	"github.com/berthrun/berth/internal/httpapi"
@@ -100,6 +101,7 @@ type Plane struct {
 	events    *event.Log
 	audit     *audit.Log
 	limiter   *call.Buckets
+	docs      *docs.Library
 	handler   http.Handler
 	gate      *gate
 }
@@ -165,6 +167,9 @@ func (p *Plane) services() error {
 	file.New(p.sandboxes).Register(p.registry)
 	p.identity.Register(p.registry)
 	registerCapabilities(p.registry, p.node, cfg.Version)
+	if err := p.documentation(); err != nil {
+		return err
+	}
 	p.path = call.New(call.Config{
 		DB: p.db, Authorizer: p.identity, Limiter: p.limiter, Auditor: p.audit, InFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
 	})
@@ -188,6 +193,9 @@ func (p *Plane) faces() error {
 		for _, route := range mcp.Routes() {
 			mux.Handle(route, mcp)
 		}
+	}
+	if err := p.serveDocs(mux, source); err != nil {
+		return err
 	}
 	mux.Handle("/", httpapi.New(httpapi.Config{
 		Registry: p.registry, Path: p.path, Authenticate: p.identity.Authenticate, Ready: p.ready, PublicURL: cfg.PublicURL,

@@ -130,6 +130,12 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.RemoveFileIn{FileIn: there()})
 	case api.GetAccount.Name, api.GetLimits.Name, api.ListCapabilities.Name:
 		return "{}"
+	case api.SearchDocs.Name:
+		return encode(t, api.SearchDocsIn{Query: "how do I keep files"})
+	case api.ReadDoc.Name:
+		return encode(t, api.ReadDocIn{Page: "files"})
+	case api.ListDocs.Name:
+		return "{}"
 	case api.ListWorkspaces.Name:
 		return encode(t, api.ListWorkspacesIn{})
 	case api.CreateKey.Name:

@@ -1,6 +1,6 @@
 // Command berth-guest is pid 1 of every sandbox: it starts the caller's processes, keeps their output, reads and writes files for
 // them, and reaps what is left over. It listens for the host on BERTH_GUEST_ADDR (default :49980) and asks every call for the token in
-// BERTH_GUEST_TOKEN, which no process that it starts ever sees.
+// BERTH_GUEST_TOKEN, which no process that it starts ever sees. As "berth-guest sftp" it serves SFTP on standard input and output instead.
 package main
 
 import (
@@ -24,6 +24,13 @@ var build = "dev"
 
 func main() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if len(os.Args) == 2 && os.Args[1] == "sftp" {
+		if err := serveSFTP(); err != nil {
+			log.Error("sftp ended", "error", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(log); err != nil {
 		log.Error("guest ended", "error", err)
 		os.Exit(1)
@@ -48,7 +55,11 @@ func run(log *slog.Logger) error {
 	prepare()
 
 	init := os.Getpid() == 1
-	s := guest.NewServer(guest.Config{Token: token, Build: build, Init: init, Log: log})
+	cfg := guest.Config{Token: token, Build: build, Init: init, Log: log}
+	if self, err := os.Executable(); err == nil {
+		cfg.SFTP = []string{self, "sftp"}
+	}
+	s := guest.NewServer(cfg)
 	if init {
 		if err := s.MakeWorkDir(); err != nil {
 			log.Warn("no work directory", "error", err)

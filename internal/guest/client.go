@@ -40,6 +40,7 @@ const (
 // A cancelled context gives the context's error. A Client may be used concurrently.
 type Client struct {
 	transport *http.Transport
+	dial      func(context.Context) (net.Conn, error)
 	token     func() string
 	seen      seen
 }
@@ -47,7 +48,7 @@ type Client struct {
 // NewClient makes a client that reaches the guest through dial and shows it the token that token gives at each call.
 func NewClient(dial func(context.Context) (net.Conn, error), token func() string) *Client {
 	return &Client{
-		token: token,
+		dial: dial, token: token,
 		transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				conn, err := dial(ctx)
@@ -116,6 +117,14 @@ func (c *Client) do(ctx context.Context, k call, out any) error {
 
 // send sends the request. The transport itself repeats a safe one, once for each kept connection that turns out to be dead.
 func (c *Client) send(ctx context.Context, k call) (*http.Response, error) {
+	req, err := c.request(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	return c.transport.RoundTrip(req)
+}
+
+func (c *Client) request(ctx context.Context, k call) (*http.Request, error) {
 	var body io.Reader
 	if k.body != nil {
 		b, err := json.Marshal(k.body)
@@ -138,7 +147,7 @@ func (c *Client) send(ctx context.Context, k call) (*http.Response, error) {
 		req.Header["Idempotency-Key"] = []string{}
 	}
 	req.Header["User-Agent"] = []string{"berth"}
-	return c.transport.RoundTrip(req)
+	return req, nil
 }
 
 // transportError says what a call that got no answer means. ctx is the caller's.

@@ -33,6 +33,7 @@ var meanings = map[string]meaning{
 	CodeNoStdin:      {errs.InvalidState, "no_stdin", "Start the process with an open standard input to write to it."},
 	CodeTooMany:      {errs.LimitExceeded, "processes", "End some of the sandbox's processes first."},
 	CodeCannotRun:    {errs.InvalidInput, "cannot_run", "Check that the program, the user and the directory exist in the sandbox."},
+	CodeRefused:      {errs.InvalidState, "connection_refused", "Start a program in the sandbox that listens on the port, then connect again."},
 	CodeStopping:     {errs.Busy, "stopping", "The sandbox is being stopped; try again once it is running."},
 }
 

@@ -35,6 +35,9 @@ type process struct {
 	mu       sync.Mutex
 	timedOut bool
 	reaped   bool // its pid may be another's now
+	followed bool // someone is or was attached
+	attached attached
+	held     [2]*follower
 	exit     exit
 	endedAt  time.Time
 	hasEnded bool
@@ -54,15 +57,19 @@ func exitOf(ws syscall.WaitStatus) exit {
 	return exit{code: ws.ExitStatus()}
 }
 
-// reap is called with the wait status as soon as the main process has ended. What it wrote is read before anyone is told.
-func (p *process) reap(ws syscall.WaitStatus, now time.Time) {
+// reap is called with the wait status as soon as the main process has ended. What it wrote is read before anyone is told; with patient, as fast as
+// whoever is attached takes it.
+func (p *process) reap(ws syscall.WaitStatus, now time.Time, patient bool) {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	p.out.drain()
-	p.err.drain()
+	p.out.drain(patient)
+	p.err.drain(patient)
 	p.mu.Lock()
 	p.exit, p.endedAt, p.hasEnded = exitOf(ws), now, true
+	if p.attached.timer != nil {
+		p.attached.timer.Stop()
+	}
 	p.mu.Unlock()
 	p.input.close()
 	close(p.ended)
@@ -157,6 +164,13 @@ func (p *process) timeout() {
 		p.timedOut = true
 		killTree(p.pid)
 	}
+}
+
+// wasFollowed reports whether someone is or was attached.
+func (p *process) wasFollowed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.followed
 }
 
 // markReaped takes the exit status of the main process while nothing can signal its pid.

@@ -146,6 +146,13 @@ func (s *Server) start(ctx context.Context, in *Start) (*process, error) {
 	if !mine {
 		return p, p.isStarted(ctx)
 	}
+	p.attached.linger = in.Linger
+	if in.held {
+		if in.PTY == nil {
+			p.stdout.limit, p.stderr.limit = attachedSpool, attachedSpool
+		}
+		p.hold()
+	}
 	if p.failed = s.spawn(p, in); p.failed != nil {
 		s.processes.abandon(p)
 	}

@@ -53,6 +53,23 @@ func shellProgram(command string) (*program, error) {
 	return &program{path: sh, argv: []string{sh, "/dev/fd/3"}, script: f}, nil
 }
 
+// loginProgram is the account's own shell, which takes the dash before its name as the sign of a login. An account without a usable one gets ours.
+func loginProgram(a *user) *program {
+	sh := a.shell
+	if !executable(sh) || filepath.Base(sh) == "nologin" || filepath.Base(sh) == "false" {
+		sh = shell()
+	}
+	return &program{path: sh, argv: []string{"-" + filepath.Base(sh)}}
+}
+
+// sftpProgram serves SFTP.
+func (s *Server) sftpProgram() (*program, error) {
+	if len(s.cfg.SFTP) == 0 {
+		return nil, fail(CodeCannotRun, "this guest has no SFTP")
+	}
+	return &program{path: s.cfg.SFTP[0], argv: s.cfg.SFTP}, nil
+}
+
 // argvProgram runs a program without a shell. The account's own search path finds it.
 func argvProgram(argv []string, path string) (*program, error) {
 	if strings.Contains(argv[0], "/") {

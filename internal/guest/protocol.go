@@ -89,6 +89,12 @@ type Start struct {
 	TimeoutMS int64             `json:"timeoutMs,omitempty"` // 0 is none; at its end the whole process group is killed
 	// Background marks a process that does not count as activity while it is silent.
 	Background bool `json:"background,omitempty"`
+	Login      bool `json:"login,omitempty"` // the account's own shell as a login shell, instead of Command and Argv
+	SFTP       bool `json:"sftp,omitempty"`  // a server of SFTP on standard input and output, instead of them
+	// Linger ends a process that nobody is attached to; nil lets it go on.
+	Linger *Linger `json:"linger,omitempty"`
+
+	held bool // nothing it writes may be lost before someone is attached
 }
 
 // Size is a terminal's.
@@ -360,5 +366,6 @@ const (
 	CodeTooMany      = "too_many"   // processes
 	CodeCannotRun    = "cannot_run" // no such program, user or directory
 	CodeStopping     = "stopping"   // the sandbox is being shut down
+	CodeRefused      = "refused"    // a port
 	CodeInternal     = "internal"
 )

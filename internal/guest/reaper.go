@@ -102,12 +102,12 @@ func (r *reaper) take(pid int) {
 		return
 	}
 	p.markReaped(wait)
-	if p.pty != nil { // its last bytes may take a moment
+	if p.pty != nil || p.wasFollowed() { // its last bytes may take a moment
 		r.wg.Add(1)
-		go func() { defer r.wg.Done(); p.reap(ws, r.now()) }()
+		go func() { defer r.wg.Done(); p.reap(ws, r.now(), true) }()
 		return
 	}
-	p.reap(ws, r.now())
+	p.reap(ws, r.now(), false)
 }
 
 // close ends the reaper's goroutines. All children must have ended or be ending.

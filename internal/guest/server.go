@@ -31,30 +31,36 @@ type Config struct {
 	// process, without sandboxes: it is no protection.
 	Root string
 
+	// SFTP is the program, with its arguments, that serves SFTP on its standard input and output as the account that it is run as. Without one
+	// there is no such feature.
+	SFTP []string
+
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default none
 }
 
 // Server is the guest's side of the protocol.
 type Server struct {
-	cfg        Config
-	bootID     string
-	booted     time.Time
-	privileged bool // runs as root, so that it can become others
-	users      *users
-	reaper     *reaper
-	limiter    limiter
-	processes  processes
-	buffers    buffers
-	budget     budget
-	once       once
-	locks      locks
-	null       *os.File
-	wg         sync.WaitGroup
-	last       atomic.Int64 // unix nanoseconds of what counts as activity
-	down       chan struct{}
-	downOnce   sync.Once
-	exported   atomic.Bool // the last answer was an export
+	cfg         Config
+	bootID      string
+	booted      time.Time
+	privileged  bool // runs as root, so that it can become others
+	users       *users
+	reaper      *reaper
+	limiter     limiter
+	processes   processes
+	attachments attachments
+	forwards    forwards
+	buffers     buffers
+	budget      budget
+	once        once
+	locks       locks
+	null        *os.File
+	wg          sync.WaitGroup
+	last        atomic.Int64 // unix nanoseconds of what counts as activity
+	down        chan struct{}
+	downOnce    sync.Once
+	exported    atomic.Bool // the last answer was an export
 
 	mu    sync.Mutex
 	token [sha256.Size]byte
@@ -95,6 +101,8 @@ func (s *Server) Handler() http.Handler {
 		"POST /processes/{id}/input":  s.sendInput,
 		"POST /processes/{id}/signal": s.sendSignal,
 		"POST /processes/{id}/resize": s.resize,
+		"POST /attach":                s.attach,
+		"POST /forward":               s.forward,
 		"GET /files/stat":             s.fileStat,
 		"POST /files/read":            s.fileRead,
 		"POST /files/write":           s.fileWrite,
@@ -123,7 +131,10 @@ func (s *Server) Close() {
 	s.processes.close()
 	for _, p := range s.processes.all() {
 		_ = p.kill()
+		p.letGo()
 	}
+	s.attachments.close()
+	s.forwards.close()
 	for _, p := range s.processes.all() {
 		<-p.ended
 		closeAll(p.out.file)
@@ -139,10 +150,13 @@ func (s *Server) Close() {
 
 // hello answers who it is.
 func (s *Server) hello(w http.ResponseWriter, _ *http.Request) {
-	answer(w, Hello{
-		Protocol: Protocol, MinProtocol: MinProtocol, Build: s.cfg.Build, BootID: s.bootID,
-		Features: []string{FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown},
-	}, nil)
+	features := []string{
+		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureAttach, FeatureForward,
+	}
+	if len(s.cfg.SFTP) > 0 {
+		features = append(features, FeatureSFTP)
+	}
+	answer(w, Hello{Protocol: Protocol, MinProtocol: MinProtocol, Build: s.cfg.Build, BootID: s.bootID, Features: features}, nil)
 }
 
 // authenticated lets only calls with the token pass.

@@ -54,6 +54,8 @@ func (s *Server) endAll(grace time.Duration) {
 		_ = p.kill()
 	}
 	s.signalAll(syscall.SIGKILL)
+	s.attachments.close() // whoever does not read on must not hold this up
+	s.forwards.close()
 	late := time.NewTimer(killWait)
 	defer late.Stop()
 	for _, p := range s.processes.all() {

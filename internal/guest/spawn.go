@@ -63,7 +63,13 @@ func (s *Server) spawn(p *process, in *Start) error {
 
 // plan checks a Start and resolves its account, directory, environment and program.
 func (s *Server) plan(in *Start) (*plan, error) {
-	if (in.Command == "") == (len(in.Argv) == 0) {
+	ways := 0
+	for _, way := range []bool{in.Command != "", len(in.Argv) > 0, in.Login, in.SFTP} {
+		if way {
+			ways++
+		}
+	}
+	if ways != 1 {
 		return nil, fail(CodeInvalid, "give either a command or an argv")
 	}
 	if strings.Contains(in.Command, "\x00") || strings.Contains(strings.Join(in.Argv, ""), "\x00") {
@@ -92,10 +98,17 @@ func (s *Server) plan(in *Start) (*plan, error) {
 		return nil, err
 	}
 	pl.env = environ(pl.user, pl.cwd, in.PTY != nil, s.configuredEnv(), in.Env)
-	if len(in.Argv) > 0 {
+	switch {
+	case in.Login:
+		pl.program = loginProgram(pl.user)
+	case in.SFTP:
+		pl.program, err = s.sftpProgram()
+	case len(in.Argv) > 0:
 		pl.program, err = argvProgram(in.Argv, lookupEnv(pl.env, "PATH"))
-	} else if pl.program = plainCommand(in.Command, pl.env); pl.program == nil {
-		pl.program, err = shellProgram(in.Command)
+	default:
+		if pl.program = plainCommand(in.Command, pl.env); pl.program == nil {
+			pl.program, err = shellProgram(in.Command)
+		}
 	}
 	return pl, err
 }
@@ -233,7 +246,7 @@ func (s *Server) fork(p *process, pl *plan, f *childFiles) error {
 	}
 	s.limiter.apply(attr.Sys)
 	err := s.launch(p, pl, attr)
-	if err != nil && len(pl.start.Argv) == 0 && pl.program.path != shell() {
+	if err != nil && pl.start.Command != "" && pl.program.path != shell() {
 		if pl.program, err = shellProgram(pl.start.Command); err == nil {
 			err = s.launch(p, pl, attr)
 		}
@@ -280,8 +293,13 @@ func (s *Server) explain(pl *plan, err error) error {
 
 // describe is the command as it was asked for.
 func describe(in *Start) string {
-	if in.Command != "" {
+	switch {
+	case in.Command != "":
 		return clip(in.Command, maxCommandShown)
+	case in.Login:
+		return "(login shell)"
+	case in.SFTP:
+		return "(sftp)"
 	}
 	return clip(strings.Join(in.Argv, " "), maxCommandShown)
 }

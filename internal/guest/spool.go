@@ -14,6 +14,8 @@ const (
 	spoolHard  = 64 << 20
 	spoolFloor = 64 << 10
 	spoolFirst = 4 << 10 // of a stream's first allocation
+
+	attachedSpool = 256 << 10 // of a stream that only whoever is attached wants
 )
 
 // budget counts what spools hold.
@@ -39,6 +41,7 @@ func (b *budget) tight() bool { return b.used.Load() > spoolSoft }
 // never waits for a reader.
 type spool struct {
 	budget *budget
+	limit  int // of the ring; SpoolBytes where 0
 
 	mu    sync.Mutex
 	ring  []byte // grows by doubling up to SpoolBytes
@@ -47,7 +50,13 @@ type spool struct {
 	head  []byte // only once the ring has dropped bytes
 	total int64
 	wake  chan struct{} // closed at the next change; nil while nobody waits
+
+	followers map[*follower]struct{}
+	moved     chan struct{} // closed when a follower moves or goes; nil while nobody waits
 }
+
+// follower is a reader from whom nothing may be lost: while there are followers, no more is written than the one that is furthest has room for.
+type follower struct{ at int64 }
 
 // write appends p.
 func (s *spool) write(p []byte) {
@@ -73,7 +82,7 @@ func (s *spool) write(p []byte) {
 
 // grow makes room for n more bytes where the limits allow it.
 func (s *spool) grow(n int) {
-	want := min(s.kept+n, SpoolBytes)
+	want := min(s.kept+n, s.most())
 	size := max(len(s.ring), spoolFirst)
 	for size < want {
 		size *= 2
@@ -87,6 +96,13 @@ func (s *spool) grow(n int) {
 	ring := make([]byte, size)
 	copy(ring, s.last(s.kept))
 	s.ring, s.at = ring, s.kept%size
+}
+
+func (s *spool) most() int {
+	if s.limit > 0 {
+		return s.limit
+	}
+	return SpoolBytes
 }
 
 // keepHead saves the beginning of the stream before the ring drops it. It is called while the ring still holds everything.
@@ -192,4 +208,65 @@ func (s *spool) drop() {
 	defer s.mu.Unlock()
 	s.budget.give(len(s.ring) + len(s.head))
 	s.ring, s.head, s.kept, s.at = nil, nil, 0, 0
+}
+
+// follow adds a follower that begins at an offset, or where the bytes from there on are gone or not yet written, at the nearest that there is.
+func (s *spool) follow(at int64) *follower {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := &follower{min(max(at, s.total-int64(s.kept)), s.total)}
+	if s.followers == nil {
+		s.followers = map[*follower]struct{}{}
+	}
+	s.followers[f] = struct{}{}
+	return f
+}
+
+func (s *spool) unfollow(f *follower) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.followers, f)
+	s.notifyMoved()
+}
+
+func (s *spool) position(f *follower) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.at
+}
+
+func (s *spool) advance(f *follower, to int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.at = to
+	s.notifyMoved()
+}
+
+func (s *spool) notifyMoved() {
+	if s.moved != nil {
+		close(s.moved)
+		s.moved = nil
+	}
+}
+
+// room says how many of n bytes can be written without taking from the furthest follower what it has not read. Where none can, moved is closed once
+// that may have changed.
+func (s *spool) room(n int) (room int, moved <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.followers) == 0 {
+		return n, nil
+	}
+	furthest := s.total - int64(s.kept)
+	for f := range s.followers {
+		furthest = max(furthest, f.at)
+	}
+	s.grow(n)
+	if room = min(n, len(s.ring)-int(s.total-furthest)); room > 0 {
+		return room, nil
+	}
+	if s.moved == nil {
+		s.moved = make(chan struct{})
+	}
+	return 0, s.moved
 }

@@ -64,7 +64,7 @@ func newStream(fd int, name string, s *spool, b *buffers, onData func()) (*strea
 func (s *stream) run() {
 	_ = s.raw.Read(func(fd uintptr) bool {
 		for {
-			switch s.once(int(fd), readBuffer) {
+			switch s.once(int(fd), readBuffer, true) {
 			case errAgain:
 				return false
 			case errEnd:
@@ -77,8 +77,8 @@ func (s *stream) run() {
 }
 
 // drain takes what is there now. It is called once the main process has ended, so that all that it wrote is there; what a process that
-// outlives it goes on to write is not waited for.
-func (s *stream) drain() {
+// outlives it goes on to write is not waited for. With patient it waits for followers to make room.
+func (s *stream) drain(patient bool) {
 	if s == nil {
 		return
 	}
@@ -98,7 +98,7 @@ func (s *stream) drain() {
 		}
 		before := s.count()
 		for s.count()-before < int64(left) {
-			if s.once(int(fd), readBuffer) != nil {
+			if s.once(int(fd), readBuffer, patient) != nil {
 				return
 			}
 		}
@@ -118,14 +118,25 @@ var (
 	errEnd   = errors.New("the end")
 )
 
-// once reads once, at most n bytes.
-func (s *stream) once(fd, n int) error {
-	buf := s.buffers.get()
-	defer s.buffers.put(buf)
+// once reads once, at most n bytes; with patient no more than followers have room for, and where there is none it waits.
+func (s *stream) once(fd, n int, patient bool) error {
+	n = min(n, readBuffer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for patient {
+		room, moved := s.spool.room(n)
+		if room > 0 {
+			n = room
+			break
+		}
+		s.mu.Unlock()
+		<-moved
+		s.mu.Lock()
+	}
+	buf := s.buffers.get()
+	defer s.buffers.put(buf)
 	for {
-		got, err := syscall.Read(fd, buf[:min(n, len(buf))])
+		got, err := syscall.Read(fd, buf[:n])
 		switch {
 		case err == syscall.EINTR:
 			continue

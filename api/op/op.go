@@ -35,6 +35,7 @@ type Def[In, Out any] struct {
 	Route   string // "POST /v1/sandboxes"; {names} are fields of In
 	Action  string // "compute:sandboxes:create", what authorization asks
 	Tool    string // "create_sandbox"; empty: for people and programs only
+	Verb    string // "list", where operations share a tool: the value of its argument action that is this one
 	Hints   Hints
 	Toolset string // the group that /mcp/x/{toolset} lists
 	Title   string // a few words
@@ -49,6 +50,7 @@ type Info struct {
 	Path    string
 	Action  string
 	Tool    string
+	Verb    string
 	Hints   Hints
 	Toolset string
 	Title   string
@@ -69,9 +71,17 @@ func (d Def[In, Out]) Info() Info {
 		status = 200
 	}
 	return Info{
-		Name: d.Name, Method: method, Path: path, Action: d.Action, Tool: d.Tool, Hints: d.Hints, Toolset: d.Toolset,
+		Name: d.Name, Method: method, Path: path, Action: d.Action, Tool: d.Tool, Verb: d.Verb, Hints: d.Hints, Toolset: d.Toolset,
 		Title: d.Title, Doc: d.Doc, Status: status, In: SchemaOf[In](Closed), Out: SchemaOf[Out](Open),
 	}
+}
+
+// ShownTool names the tool for people, of a shared one with the action; empty where there is none.
+func (i Info) ShownTool() string {
+	if i.Verb == "" {
+		return i.Tool
+	}
+	return i.Tool + " (" + i.Verb + ")"
 }
 
 // PathParams are the names between braces in the route.
@@ -140,7 +150,7 @@ func (r *Registry) All() []*Operation { return r.order }
 // Get finds an operation by its name, or nil.
 func (r *Registry) Get(name string) *Operation { return r.byName[name] }
 
-// Tool finds an operation by its tool's name, or nil.
+// Tool finds an operation by its tool's name, of a shared tool the first one, or nil.
 func (r *Registry) Tool(tool string) *Operation {
 	for _, o := range r.order {
 		if o.Tool == tool && tool != "" {
@@ -148,6 +158,12 @@ func (r *Registry) Tool(tool string) *Operation {
 		}
 	}
 	return nil
+}
+
+// clash reports whether two definitions cannot stand beside each other. Operations share a tool only where each has a verb of its own.
+func clash(a, b Info) bool {
+	sameTool := a.Tool != "" && a.Tool == b.Tool && (a.Verb == "" || b.Verb == "" || a.Verb == b.Verb)
+	return a.Name == b.Name || a.Method+a.Path == b.Method+b.Path || sameTool
 }
 
 // Handle binds a definition to what a service does for it. It panics on a second binding of one name, route or tool, and on a handler without
@@ -158,7 +174,7 @@ func Handle[In, Out any](r *Registry, def Def[In, Out], h Handler[In, Out]) {
 		panic(fmt.Sprintf("op: %s has no draft or no act", info.Name))
 	}
 	for _, o := range r.order {
-		if o.Name == info.Name || o.Method+o.Path == info.Method+info.Path || (info.Tool != "" && o.Tool == info.Tool) {
+		if clash(o.Info, info) {
 			panic(fmt.Sprintf("op: %s and %s share a name, route or tool", o.Name, info.Name))
 		}
 	}

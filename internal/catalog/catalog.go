@@ -1,13 +1,17 @@
-// Package catalog owns what the tools are called elsewhere: the names of four other compute services, and which tool here does the same.
+// Package catalog owns which tools a list has and what tools are called elsewhere: the toolsets and profiles that an address can ask for, and the
+// names of four other compute services with the tool here that does the same.
 //
-// An agent that has learnt one of those names is told the right one. The package runs nothing and knows no operation; that its targets exist is tested.
+// It is data and how to read it. The package runs nothing; faces show what it says.
 package catalog
+
+import "slices"
 
 // Old is one name from elsewhere. Tool is empty where nothing here does it; Note then says what there is instead.
 type Old struct {
 	Name   string
 	Action string // the value of the argument action that this row is for; empty for every other
 	Tool   string
+	Verb   string // the action of Tool, where that is a shared one
 	Note   string // follows the tool's name: how to call it, or what differs
 }
 
@@ -30,4 +34,4 @@ func Find(name, action string) (Old, bool) {
 }
 
 // All gives every row.
-func All() []Old { return append([]Old(nil), old...) }
+func All() []Old { return slices.Clone(old) }

@@ -130,7 +130,7 @@ func (c *command) long() string {
 	b.WriteString(c.info.Doc)
 	fmt.Fprintf(&b, "\n\nHTTP: %s %s\nNeeds: %s", c.info.Method, c.info.Path, c.info.Action)
 	if c.info.Tool != "" {
-		fmt.Fprintf(&b, "\nMCP tool: %s", c.info.Tool)
+		fmt.Fprintf(&b, "\nMCP tool: %s", c.info.ShownTool())
 	}
 	return b.String()
 }

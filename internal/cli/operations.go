@@ -27,7 +27,7 @@ func (a *app) operations() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			var list []operation
 			for _, i := range api.All() {
-				list = append(list, operation{i.Name, i.Tool, i.Method + " " + i.Path, i.Action, i.Hints.Words(), i.Toolset})
+				list = append(list, operation{i.Name, i.ShownTool(), i.Method + " " + i.Path, i.Action, i.Hints.Words(), i.Toolset})
 			}
 			if a.output == "json" {
 				return writeJSON(a.stdout, list)

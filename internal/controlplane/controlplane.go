@@ -182,7 +182,7 @@ func (p *Plane) faces() error {
 	source := httpapi.SourceIP(cfg.TrustedProxies)
 	mcp, err := mcpapi.New(mcpapi.Config{
 		Registry: p.registry, Path: p.path, Visible: p.identity.Visible, Authenticate: p.identity.Authenticate,
-		PublicURL: cfg.PublicURL, Version: cfg.Version, Logger: cfg.Logger, SourceIP: source,
+		Allow: p.limiter.Allow, PublicURL: cfg.PublicURL, Version: cfg.Version, Logger: cfg.Logger, SourceIP: source,
 		Base: cfg.MCPPath, Origins: cfg.MCPOrigins, Hosts: cfg.MCPHosts,
 	})
 	if err != nil {

@@ -106,7 +106,7 @@ func (x *exchange) as(who *caller.Caller) *rpcError {
 	c := *who
 	c.Face, c.Client, c.RequestID = caller.FaceMCP, x.userAgent(), x.requestID
 	c.SourceIP = x.h.cfg.SourceIP(x.r)
-	c.ReadOnly = c.ReadOnly || x.end.readOnly
+	c.ReadOnly = c.ReadOnly || x.list.ReadOnly
 	x.caller = &c
 	return nil
 }

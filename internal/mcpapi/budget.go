@@ -56,7 +56,7 @@ func squeezeFor(o *op.Operation, text []byte) ([]byte, error) {
 	if o.Hints.Has(op.Read) {
 		return nil, tooLarge()
 	}
-	return nil, errs.E(errs.LimitExceeded, "%s was carried out, but its result does not fit into %d characters", o.Tool, budget).
+	return nil, errs.E(errs.LimitExceeded, "the call was carried out, but its result does not fit into %d characters", budget).
 		Because("result_too_large").Suggest("Do not call it again. Read what it changed in smaller parts.")
 }
 

@@ -9,13 +9,17 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/catalog"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // exchange is one HTTP request and its answer.
 type exchange struct {
 	h         *Handler
+	list      catalog.List
 	end       *endpoint
 	w         http.ResponseWriter
 	r         *http.Request
@@ -48,6 +52,11 @@ func (x *exchange) serve() {
 		x.fail(err)
 		return
 	}
+	var missing error
+	if x.end, missing = x.h.endpoint(x.list); missing != nil {
+		x.refuse(missing)
+		return
+	}
 	body, err := x.body()
 	if err == nil {
 		x.msg, err = parse(body)
@@ -64,11 +73,19 @@ func (x *exchange) serve() {
 
 func (x *exchange) dispatch() {
 	ctx := caller.With(x.r.Context(), x.caller)
+	if x.h.cfg.Allow != nil && x.msg.method != "tools/call" {
+		if err := x.h.cfg.Allow(ctx, x.caller); err != nil {
+			x.refuse(err)
+			return
+		}
+	}
 	switch {
 	case x.msg.method == "" || x.msg.id == nil:
 		x.w.WriteHeader(http.StatusAccepted) // nothing here waits for a notification or for an answer of the client
 	case x.msg.method == "tools/call":
 		x.callTool(ctx)
+	case x.msg.method == "tools/list":
+		x.listTools()
 	default:
 		x.protocol(ctx)
 	}
@@ -127,6 +144,21 @@ func (x *exchange) fail(e *rpcError) {
 		ID      any       `json:"id"`
 		Error   *rpcError `json:"error"`
 	}{"2.0", idRaw, e}))
+}
+
+// refuse answers with an error that has a code of its own, as a JSON-RPC error whose data is what a tool would say.
+func (x *exchange) refuse(err error) {
+	x.logInternal(err)
+	e := errs.From(err)
+	if e.RetryAfter > 0 {
+		x.w.Header().Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+	}
+	answer := problem(e.Code.Status(), codeRefused, e.Message)
+	if e.Code == errs.NotFound || e.Code == errs.InvalidInput {
+		answer.Code = codeInvalidRequest
+	}
+	answer.Data = x.errorText(e)
+	x.fail(answer)
 }
 
 func (x *exchange) write(status int, body []byte) {

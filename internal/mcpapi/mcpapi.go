@@ -1,13 +1,12 @@
-// Package mcpapi owns the MCP face: one stateless endpoint on which every operation that has a tool is a tool of the caller, and a second one
-// below it that only reads.
+// Package mcpapi owns the MCP face: one stateless endpoint on which the operations that have a tool are tools of the caller, and addresses below it for
+// other lists of them.
 //
-// HTTP, credentials, headers and tools/call are handled here; the rest of the protocol, its five revisions and their differences, is the official
-// SDK's. The package decides nothing and owns no operation: it asks Authenticate who is calling and Visible what to list, and every call goes down
+// HTTP, credentials, headers, tools/list and tools/call are handled here; the rest of the protocol, its five revisions and their differences, is the
+// official SDK's. The package decides nothing and owns no operation: it asks Authenticate who is calling and Visible what to list, and every call goes down
 // the path of a call as the caller.
 package mcpapi
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -21,6 +20,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/call"
 	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/catalog"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
@@ -42,6 +42,8 @@ type Config struct {
 	// Anonymous, where set, takes Authenticate's place and makes the endpoint a public one: nobody signs in, pages of any origin may call, and it gives
 	// the caller of a request, or why it is refused, such as errs.RateLimited. The registry then holds only what everybody may see.
 	Anonymous func(r *http.Request) (*caller.Caller, error)
+	// Allow counts a message that is no tool call, which the path counts itself: errs.RateLimited for one too many. No limit where nil.
+	Allow func(ctx context.Context, c *caller.Caller) error
 
 	Base      string   // path of the endpoint, absolute; "/mcp" where empty
 	PublicURL string   // scheme and host under which clients reach the server, without a path; from the request where empty
@@ -64,19 +66,12 @@ type Config struct {
 
 // Handler serves the endpoint. Routes lists where it wants to be mounted.
 type Handler struct {
-	cfg      Config
-	origins  *http.CrossOriginProtection
-	hosts    map[string]bool
-	full     *endpoint
-	readOnly *endpoint
-	sdk      mcp.Implementation
-}
-
-// endpoint is one of the two paths: its tools, and the SDK's handler for what is not a tool call.
-type endpoint struct {
-	readOnly bool
-	tools    []tool
-	protocol http.Handler
+	cfg     Config
+	origins *http.CrossOriginProtection
+	hosts   map[string]bool
+	ends    endpoints
+	sdk     mcp.Implementation
+	info    []byte // sdk as JSON
 }
 
 // New checks the configuration and builds the handler. A base path or public URL that is not absolute, and an origin that is none, is errs.InvalidConfig.
@@ -102,8 +97,7 @@ func New(cfg Config) (*Handler, error) {
 	if u, err := url.Parse(cfg.PublicURL); err == nil && u.Host != "" {
 		h.hosts[hostName(u.Host)] = true
 	}
-	h.full = h.newEndpoint(false)
-	h.readOnly = h.newEndpoint(true)
+	h.info, h.ends.all = encode(&h.sdk), map[string]*endpoint{}
 	return h, nil
 }
 
@@ -160,32 +154,27 @@ func (h *Handler) Routes() []string {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{h: h, w: w, r: r, requestID: h.cfg.NewID()}
 	w.Header().Set("X-Request-Id", x.requestID)
-	switch path := strings.TrimRight(r.URL.Path, "/"); path {
-	case h.cfg.Base:
-		x.end = h.full
-	case h.cfg.Base + "/readonly":
-		x.end = h.readOnly
-	case wellKnown, wellKnown + h.cfg.Base, wellKnown + h.cfg.Base + "/readonly":
-		h.serveMetadata(w, r)
-		return
-	default:
-		x.fail(problem(http.StatusNotFound, codeInvalidRequest, "there is no MCP endpoint at this path"))
-		return
+	path := strings.TrimRight(r.URL.Path, "/")
+	below, known := strings.CutPrefix(path, wellKnown)
+	if !known {
+		below = path
 	}
-	x.serve()
-}
-
-func (h *Handler) newEndpoint(readOnly bool) *endpoint {
-	e := &endpoint{readOnly: readOnly, tools: toolsOf(h.cfg.Registry, readOnly)}
-	server := mcp.NewServer(&h.sdk, &mcp.ServerOptions{
-		Instructions: cmp.Or(h.cfg.Instructions, instructions(readOnly)),
-		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
-		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs, c.CacheScope = listTTL, "private" },
-	})
-	server.AddReceivingMiddleware(h.listTools(e))
-	e.protocol = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
-		Stateless: true, JSONResponse: true, PropagateRequestCancellation: true,
-		DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, // both done before
-	})
-	return e
+	below, own := strings.CutPrefix(below, h.cfg.Base)
+	var err error
+	if own && (below == "" || below[0] == '/') {
+		x.list, err = catalog.Parse(strings.TrimPrefix(below, "/"), r.URL.Query()["profile"])
+	} else if path != wellKnown {
+		_, err = catalog.Parse("/", nil) // names what there is
+	}
+	if h.cfg.Anonymous != nil && !x.list.Chosen() {
+		x.list.All = true
+	}
+	switch {
+	case err != nil:
+		x.refuse(err)
+	case known:
+		h.serveMetadata(w, r)
+	default:
+		x.serve()
+	}
 }

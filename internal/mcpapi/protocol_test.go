@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/berthrun/berth/internal/catalog"
 )
 
 const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"probe","version":"3"}}`
@@ -181,14 +183,14 @@ func TestEveryRevision(t *testing.T) {
 		t.Run(revision, func(t *testing.T) {
 			ctx := t.Context()
 			client := mcp.NewClient(&mcp.Implementation{Name: "probe", Version: "9"}, nil)
-			s, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: h.url + "/mcp", HTTPClient: &http.Client{Transport: bearer(keyAll)}},
+			s, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: h.url + "/mcp/x/all", HTTPClient: &http.Client{Transport: bearer(keyAll)}},
 				&mcp.ClientSessionOptions{ProtocolVersion: revision})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = s.Close() }()
 			init := s.InitializeResult()
-			if init.ProtocolVersion != revision || init.Instructions != instructions(false) {
+			if init.ProtocolVersion != revision || init.Instructions != instructions(catalog.List{All: true}, nil) {
 				t.Errorf("version %q, instructions of %d characters", init.ProtocolVersion, len(init.Instructions))
 			}
 			if c, err := json.Marshal(init.Capabilities); err != nil || string(c) != `{"tools":{}}` {

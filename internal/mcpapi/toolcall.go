@@ -10,10 +10,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/call"
 	"github.com/berthrun/berth/internal/caller"
-	"github.com/berthrun/berth/internal/catalog"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -40,56 +38,25 @@ func (x *exchange) run(ctx context.Context) (text []byte, err error) {
 		x.logInternal(err)
 	}()
 	name, _ := x.msg.params.text("name")
-	o, err := x.tool(name)
-	if err != nil {
-		return nil, err
-	}
 	input := x.msg.params["arguments"]
 	if string(input) == "null" {
 		input = nil
 	}
+	c, err := x.choose(name, input)
+	if err != nil {
+		return nil, err
+	}
 	left := x.deadline()
 	do := func(input json.RawMessage) (*call.Result, error) {
 		start := time.Now()
-		res, err := x.h.cfg.Path.Do(ctx, o, input, call.Options{Deadline: left, InFlight: true})
+		res, err := x.h.cfg.Path.Do(ctx, c.op, input, call.Options{Deadline: left, InFlight: true})
 		left = max(left-time.Since(start), time.Second)
 		return res, err
 	}
-	return fit(o, input, do)
-}
-
-// tool finds the operation of a tool that the caller may use here.
-func (x *exchange) tool(name string) (*op.Operation, error) {
-	o := x.h.cfg.Registry.Tool(name)
-	if o == nil {
-		return nil, x.unknown(name)
+	if text, err = fit(c.op, c.input, do); err != nil {
+		return nil, c.explain(err)
 	}
-	if !x.h.cfg.Visible(x.caller, o.Info) {
-		return nil, errs.E(errs.Forbidden, "this credential may not use %s", name).Because("insufficient_scope").
-			Suggest("It needs the action %s, which its scopes do not include. Ask the person for a credential with it; get_account shows the scopes of this one.", o.Action)
-	}
-	if x.end.readOnly && !o.Hints.Has(op.Read) {
-		return nil, errs.E(errs.Forbidden, "this endpoint only reads, and %s changes something", name).Because("read_only").
-			Suggest("Ask the person to connect %s instead of %s/readonly if this may be changed.", x.h.cfg.Base, x.h.cfg.Base)
-	}
-	return o, nil
-}
-
-func (x *exchange) unknown(name string) error {
-	err := errs.E(errs.NotFound, "there is no tool %s", quoted(name)).Because("unknown_tool")
-	arguments, _ := x.msg.params.object("arguments")
-	action, _ := arguments.text("action")
-	old, known := catalog.Find(name, action)
-	switch {
-	case !known:
-		return err.Suggest("Call tools/list to see the tools that there are.")
-	case old.Tool == "":
-		return err.Suggest("Nothing ran. Berth has no tool for this here: %s.", old.Note)
-	case old.Note != "":
-		return err.Suggest("Nothing ran. Call %s instead: %s.", old.Tool, old.Note)
-	default:
-		return err.Suggest("Nothing ran. Call %s instead.", old.Tool)
-	}
+	return x.conceal(c.op, text), nil
 }
 
 // nameClient says in the caller which program calls: what it says of itself, else its user agent.
@@ -146,14 +113,14 @@ type errorBody struct {
 // errorText is the JSON that a caller reads of an error. It stays within the budget of a result.
 func (x *exchange) errorText(e *errs.Error) json.RawMessage {
 	body := errorBody{
-		Code: e.Code, Message: e.Message, Suggestion: e.Suggestion, RequestID: x.requestID,
+		Code: e.Code, Message: e.Message, Suggestion: x.renamed(e.Suggestion), RequestID: x.requestID,
 		Reason: e.Reason, RetryAfterMS: e.RetryAfter.Milliseconds(), Details: e.Details,
 	}
 	text := encode(body)
 	if chars(text) < budget {
 		return text
 	}
-	body.Message, body.Suggestion, body.Details = cut(e.Message, budget/4), cut(e.Suggestion, budget/4), nil
+	body.Message, body.Suggestion, body.Details = cut(e.Message, budget/4), cut(body.Suggestion, budget/4), nil
 	return encode(body)
 }
 

@@ -3,6 +3,7 @@ package mcpapi
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -49,9 +50,42 @@ func TestErrorsOfTools(t *testing.T) {
 		"old name": {"/mcp", "command_run", nil, keyAll, errorBody{
 			Code: errs.NotFound, Message: `there is no tool "command_run"`, Reason: "unknown_tool",
 		}, "Call run_command instead"},
-		"old name with action": {"/mcp", "runtime_sandboxes_process", map[string]any{"action": "signal"}, keyAll, errorBody{
+		"old name with action": {"/mcp", "runtime_sandboxes_process", map[string]any{"action": "read"}, keyAll, errorBody{
 			Code: errs.NotFound, Message: `there is no tool "runtime_sandboxes_process"`, Reason: "unknown_tool",
-		}, "Call signal_process instead"},
+		}, "Call read_process_output instead"},
+		"old name, not on this deployment": {"/mcp", "runtime_sandboxes_process", map[string]any{"action": "signal"}, keyAll, errorBody{
+			Code: errs.NotFound, Message: `there is no tool "runtime_sandboxes_process"`, Reason: "unknown_tool",
+		}, "signal_process does this, which this deployment does not have"},
+		"old name, compact": {"/mcp?profile=compact", "runtime_exec", nil, keyAll, errorBody{
+			Code: errs.NotFound, Message: `there is no tool "runtime_exec"`, Reason: "unknown_tool",
+		}, "Call processes with action exec instead"},
+		"plain name, compact": {"/mcp?profile=compact", "read_file", nil, keyAll, errorBody{
+			Code: errs.NotFound, Message: `there is no tool "read_file"`, Reason: "unknown_tool",
+		}, "Call files with action read."},
+		"old name, other toolset": {"/mcp/x/files", "command_run", nil, keyAll, errorBody{
+			Code: errs.NotFound, Message: `there is no tool "command_run"`, Reason: "unknown_tool",
+		}, "Call run_command instead. This connection does not list it; /mcp/x/processes does."},
+		"other toolset": {"/mcp/x/files", "run_command", nil, keyAll, errorBody{
+			Code: errs.NotFound, Message: "this connection has the toolsets files only, without run_command", Reason: "not_in_toolset",
+		}, "/mcp/x/processes"},
+		"no action": {"/mcp?profile=compact", "files", map[string]any{"path": "x"}, keyAll, errorBody{
+			Code: errs.InvalidInput, Message: "action: is missing or not a string", Reason: "missing", Details: map[string]any{"path": "action"},
+		}, "one of read."},
+		"unknown action": {"/mcp?profile=compact", "files", map[string]any{"action": "burn"}, keyAll, errorBody{
+			Code: errs.InvalidInput, Message: `action: files has no action "burn"`, Reason: "unknown_action", Details: map[string]any{"path": "action"},
+		}, "The actions are read."},
+		"action twice": {"/mcp?profile=compact", "notes", json.RawMessage(`{"action":"list","action":"burn"}`), keyAll, errorBody{
+			Code: errs.InvalidInput, Message: "action is not known; known are: cursor, limit, tag", Details: map[string]any{"path": "action"},
+		}, "notes with action list takes, beside action, {"},
+		"wrong argument of an action": {"/mcp?profile=compact", "notes", map[string]any{"action": "create", "text": 3}, keyAll, errorBody{
+			Code: errs.InvalidInput, Message: "text must be a string, not a number", Details: map[string]any{"path": "text"},
+		}, "notes with action create takes, beside action, {"},
+		"action of a wider key": {"/mcp?profile=compact", "notes", map[string]any{"action": "burn"}, keyRead, errorBody{
+			Code: errs.Forbidden, Message: "this credential may not use notes with action burn", Reason: "insufficient_scope",
+		}, "notes:burn"},
+		"action that writes, read-only": {"/mcp/readonly?profile=compact", "notes", map[string]any{"action": "burn"}, keyAll, errorBody{
+			Code: errs.Forbidden, Message: "this connection is read-only, and notes with action burn changes something", Reason: "read_only",
+		}, "/mcp instead"},
 		"old name of nothing here": {"/mcp", "reserve_gpus", nil, keyAll, errorBody{
 			Code: errs.NotFound, Message: `there is no tool "reserve_gpus"`, Reason: "unknown_tool",
 		}, "Berth has no tool for this here"},
@@ -62,7 +96,7 @@ func TestErrorsOfTools(t *testing.T) {
 			Code: errs.Forbidden, Message: "this credential may not use burn_notes", Reason: "insufficient_scope",
 		}, "notes:burn"},
 		"not here": {"/mcp/readonly", "burn_notes", nil, keyAll, errorBody{
-			Code: errs.Forbidden, Message: "this endpoint only reads, and burn_notes changes something", Reason: "read_only",
+			Code: errs.Forbidden, Message: "this connection is read-only, and burn_notes changes something", Reason: "read_only",
 		}, "/mcp instead"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,106 +1,169 @@
 package mcpapi
 
 import (
-	"context"
-	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/berthrun/berth/api/op"
-	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/catalog"
 )
 
-// listTTL is how long, in milliseconds, a client may keep a list: it changes with an upgrade of the server only.
-const listTTL = 60_000
-
-// tool is an operation and how it is listed. The schemas are marshaled once.
+// tool is one name of a list: an operation, or several that its argument action chooses between.
 type tool struct {
-	op     *op.Operation
-	listed *mcp.Tool
+	name    string
+	actions []action
 }
 
-// toolsOf gives the operations that have a tool, in the registry's order; of a read-only endpoint those that change nothing.
-func toolsOf(r *op.Registry, readOnly bool) []tool {
-	var tools []tool
-	spelled := map[string]string{}
-	for _, o := range r.All() {
-		if o.Tool == "" || (readOnly && !o.Hints.Has(op.Read)) {
+// action is one operation of a tool. Its verb is empty where the tool has no other.
+type action struct {
+	verb string
+	info op.Info
+}
+
+// grouped reports whether the tool takes an action.
+func (t *tool) grouped() bool { return t.actions[0].verb != "" }
+
+func (t *tool) verbs() []string {
+	all := make([]string, 0, len(t.actions))
+	for _, a := range t.actions {
+		all = append(all, a.verb)
+	}
+	return all
+}
+
+// toolsOf gives the tools of a list in the order of the operations.
+func toolsOf(l catalog.List, infos []op.Info, visible func(op.Info) bool) []*tool {
+	var tools []*tool
+	byName := map[string]*tool{}
+	for _, info := range infos {
+		if !l.Holds(info) || !visible(info) {
 			continue
 		}
-		tools = append(tools, tool{op: o, listed: &mcp.Tool{
-			Name: o.Tool, Title: o.Title, Description: o.Doc,
-			InputSchema: raw(o.In), OutputSchema: raw(refer(o.Out, o.Tool, spelled)),
-			Annotations: annotations(o.Hints),
-		}})
+		name, verb := l.Place(info)
+		t := byName[name]
+		if t == nil {
+			t = &tool{name: name}
+			byName[name] = t
+			tools = append(tools, t)
+		}
+		t.actions = append(t.actions, action{verb, info})
 	}
 	return tools
 }
 
-func annotations(h op.Hints) *mcp.ToolAnnotations {
-	destructive, open := h.Has(op.Destructive), h.Has(op.OpenWorld)
-	return &mcp.ToolAnnotations{
-		ReadOnlyHint: h.Has(op.Read), IdempotentHint: h.Has(op.Idempotent), DestructiveHint: &destructive, OpenWorldHint: &open,
-	}
-}
-
-func raw(s *op.Schema) json.RawMessage { return encode(s) }
-
-// referFrom is how many characters of schema are worth a reference.
-const referFrom = 300
-
-// refer gives an output schema in which an object that an earlier tool has spelled out is only named. A list of tools is read by a model at a price
-// for each word, and the same sandbox would otherwise be described seven times; what a client validates stays true, because outputs are open.
-func refer(s *op.Schema, name string, spelled map[string]string) *op.Schema {
-	c := *s
-	if s.Items != nil {
-		c.Items = referMember(s.Items, name, spelled)
-	}
-	if len(s.Properties) > 0 {
-		c.Properties = make(map[string]*op.Schema, len(s.Properties))
-		for _, member := range s.Order {
-			c.Properties[member] = referMember(s.Properties[member], name, spelled)
-		}
-	}
-	return &c
-}
-
-func referMember(s *op.Schema, name string, spelled map[string]string) *op.Schema {
-	if s.Type == "object" && len(s.Properties) > 0 {
-		bare := *s
-		bare.Description = ""
-		key := string(raw(&bare))
-		if first, ok := spelled[key]; ok && first != name {
-			return &op.Schema{Type: "object", Description: "As in " + first + "."}
-		}
-		if len(key) >= referFrom {
-			spelled[key] = name
-		}
-	}
-	return refer(s, name, spelled)
-}
-
-// visible gives the tools that the caller may see.
-func (h *Handler) visible(e *endpoint, c *caller.Caller) []*mcp.Tool {
-	list := make([]*mcp.Tool, 0, len(e.tools))
-	for _, t := range e.tools {
-		if h.cfg.Visible(c, t.op.Info) {
-			list = append(list, t.listed)
-		}
-	}
-	return list
-}
-
-// listTools answers tools/list in place of the SDK, which would give every caller the same.
-func (h *Handler) listTools(e *endpoint) mcp.Middleware {
-	return func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			if method != "tools/list" {
-				return next(ctx, method, req)
+// listed gives tools as tools/list shows them. rename puts the names of the list into texts.
+func listed(l catalog.List, tools []*tool, rename func(string) string) []*mcp.Tool {
+	all := make([]*mcp.Tool, 0, len(tools))
+	spelled := map[string]string{}
+	for _, t := range tools {
+		m := &mcp.Tool{Name: t.name, Annotations: annotations(t)}
+		if t.grouped() {
+			in := mergeInputs(t.actions)
+			if l.Profile == catalog.Compact {
+				in = &op.Schema{Type: "object", Properties: terse(in).Properties, Required: in.Required, AdditionalProperties: false}
 			}
-			return &mcp.ListToolsResult{
-				Tools:     h.visible(e, caller.From(ctx)),
-				Cacheable: mcp.Cacheable{TTLMs: listTTL, CacheScope: "private"},
-			}, nil
+			m.Title, m.Description = titleOf(t.name), rename(describe(l, t))
+			m.InputSchema, m.OutputSchema = raw(in), raw(&op.Schema{Type: "object"})
+		} else {
+			info := t.actions[0].info
+			conceals := func(member string) bool { return l.Conceals(info.Name, member) }
+			m.Title, m.Description = info.Title, info.Doc
+			m.InputSchema, m.OutputSchema = raw(info.In), raw(lean(info.Out, t.name, spelled, conceals))
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// describe says what each action does and takes.
+func describe(l catalog.List, t *tool) string {
+	var b strings.Builder
+	if l.Profile == catalog.Compact {
+		for _, s := range catalog.Toolsets() {
+			if s.Name == t.name {
+				b.WriteString(s.Doc + " ")
+			}
 		}
 	}
+	b.WriteString("Actions:")
+	for _, a := range t.actions {
+		b.WriteString("\n" + a.verb + "(" + takes(a.info.In) + "): ")
+		if l.Profile == catalog.Compact {
+			b.WriteString(a.info.Title)
+		} else {
+			b.WriteString(a.info.Doc)
+		}
+	}
+	return b.String()
+}
+
+// takes names the members of an input, the optional ones with a question mark. Those that every write has are left out.
+func takes(s *op.Schema) string {
+	var names []string
+	for _, name := range s.Order {
+		switch {
+		case name == "idempotencyKey", name == "waitSeconds", name == "cursor":
+		case slices.Contains(s.Required, name):
+			names = append(names, name)
+		default:
+			names = append(names, name+"?")
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func titleOf(name string) string {
+	r := []rune(strings.ReplaceAll(name, "_", " "))
+	r[0] = unicode.ToUpper(r[0])
+	return string(r)
+}
+
+// annotations are what all operations of a tool have in common, or that one of them is destructive or reaches out.
+func annotations(t *tool) *mcp.ToolAnnotations {
+	a := &mcp.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true}
+	destructive, open := false, false
+	for _, one := range t.actions {
+		h := one.info.Hints
+		a.ReadOnlyHint = a.ReadOnlyHint && h.Has(op.Read)
+		a.IdempotentHint = a.IdempotentHint && h.Has(op.Idempotent)
+		destructive = destructive || h.Has(op.Destructive)
+		open = open || h.Has(op.OpenWorld)
+	}
+	a.DestructiveHint, a.OpenWorldHint = &destructive, &open
+	return a
+}
+
+var toolName = regexp.MustCompile(`\b[a-z]+(_[a-z]+)+\b`)
+
+// renaming gives a function that puts the names of a list where a text names tools by their own. In a plain list it changes nothing.
+func renaming(l catalog.List, infos []op.Info) func(string) string {
+	if l.Profile != catalog.Compact {
+		return func(s string) string { return s }
+	}
+	places := map[string]string{}
+	for _, info := range infos {
+		if info.Tool != "" && info.Verb == "" {
+			places[info.Tool] = called(l.Place(info))
+		}
+	}
+	return func(s string) string {
+		return toolName.ReplaceAllStringFunc(s, func(word string) string {
+			if place, ok := places[word]; ok {
+				return place
+			}
+			return word
+		})
+	}
+}
+
+// called says how a tool is called.
+func called(name, verb string) string {
+	if verb == "" {
+		return name
+	}
+	return name + " with action " + verb
 }

@@ -2,11 +2,9 @@ package mcpapi
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"flag"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthrun/berth/api"
-	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/catalog"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -36,10 +34,19 @@ func TestWhatIsListed(t *testing.T) {
 		path, key string
 		want      []string
 	}{
-		"everything":          {"/mcp", keyAll, []string{"add_note", "list_notes", "wait_note", "burn_notes", "run_command", "read_process_output", "read_file"}},
+		"first session":       {"/mcp", keyAll, []string{"run_command", "read_process_output", "read_file"}},
+		"everything":          {"/mcp/x/all", keyAll, []string{"add_note", "list_notes", "wait_note", "burn_notes", "run_command", "read_process_output", "read_file"}},
 		"read-only endpoint":  {"/mcp/readonly", keyAll, reads},
-		"read-only key":       {"/mcp", keyRead, reads},
+		"read-only key":       {"/mcp/x/all", keyRead, reads},
 		"read-only, both":     {"/mcp/readonly", keyRead, reads},
+		"a toolset":           {"/mcp/x/files", keyAll, []string{"read_file"}},
+		"toolsets, twice":     {"/mcp/x/processes,files,files", keyAll, []string{"run_command", "read_process_output", "read_file"}},
+		"and read-only":       {"/mcp/x/processes,files/readonly", keyAll, []string{"read_process_output", "read_file"}},
+		"with all":            {"/mcp/x/files,all/readonly", keyAll, reads},
+		"chatgpt":             {"/mcp?profile=chatgpt", keyAll, []string{"run_command", "read_process_output", "read_file"}},
+		"compact":             {"/mcp?profile=compact", keyAll, []string{"notes", "processes", "files"}},
+		"compact, read-only":  {"/mcp/readonly?profile=compact", keyAll, []string{"notes", "processes", "files"}},
+		"compact toolset":     {"/mcp/x/files?profile=compact", keyAll, []string{"files"}},
 		"with a slash behind": {"/mcp/readonly/", keyAll, reads},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +72,7 @@ func TestWhatIsListed(t *testing.T) {
 
 func TestGoldenList(t *testing.T) {
 	h := newHost(t, nil)
-	res := h.request("/mcp", listBody)
+	res := h.request("/mcp/x/all", listBody)
 	var b, got bytes.Buffer
 	if _, err := b.ReadFrom(res.Body); err != nil {
 		t.Fatal(err)
@@ -88,81 +95,39 @@ func TestGoldenList(t *testing.T) {
 	}
 }
 
-// everything binds every operation to nothing, for what is listed.
-func everything() *op.Registry {
-	r := op.NewRegistry()
-	add(r, api.CreateSandbox)
-	add(r, api.ListSandboxes)
-	add(r, api.GetSandbox)
-	add(r, api.UpdateSandbox)
-	add(r, api.SetSandboxTimeout)
-	add(r, api.ExtendSandbox)
-	add(r, api.StartSandbox)
-	add(r, api.StopSandbox)
-	add(r, api.DeleteSandbox)
-	add(r, api.Exec)
-	add(r, api.StartProcess)
-	add(r, api.ListProcesses)
-	add(r, api.GetProcess)
-	add(r, api.ProcessOutput)
-	add(r, api.ProcessInput)
-	add(r, api.ProcessSignal)
-	add(r, api.ReadFile)
-	add(r, api.WriteFile)
-	add(r, api.EditFile)
-	add(r, api.ListFiles)
-	add(r, api.StatFile)
-	add(r, api.MakeDirectory)
-	add(r, api.MoveFile)
-	add(r, api.RemoveFile)
-	add(r, api.SearchDocs)
-	add(r, api.ReadDoc)
-	add(r, api.ListDocs)
-	add(r, api.GetAccount)
-	add(r, api.ListWorkspaces)
-	add(r, api.GetLimits)
-	add(r, api.ListCapabilities)
-	return r
-}
-
-func add[In, Out any](r *op.Registry, d op.Def[In, Out]) {
-	bind(r, d, func(context.Context, *In) (*Out, error) { return new(Out), nil })
-}
-
-// TestCostOfTheList measures what a model pays for the list of the first storey.
-func TestCostOfTheList(t *testing.T) {
-	r := everything()
-	for _, info := range api.All() {
-		if info.Tool != "" && r.Get(info.Name) == nil {
-			t.Fatalf("%s is not measured: add it above", info.Name)
-		}
-	}
-	for _, readOnly := range []bool{false, true} {
-		var listed []any
-		in, all := 0, 0
-		for _, tool := range toolsOf(r, readOnly) {
-			listed = append(listed, tool.listed)
-			in += len(tool.listed.InputSchema.(json.RawMessage)) + len(tool.listed.Description)
-		}
-		all = chars(encode(listed))
-		t.Logf("read-only %v: %d tools, %d characters, about %d tokens; descriptions and inputs alone about %d", readOnly, len(listed), all, all/4, in/4)
-		if all/4 > 12_000 {
-			t.Errorf("the list costs about %d tokens, want at most 12,000", all/4)
-		}
+// TestCostOfTheLists measures what a model pays for each list when all that there is is built.
+func TestCostOfTheLists(t *testing.T) {
+	for name, tt := range map[string]struct {
+		list catalog.List
+		most int
+	}{
+		"first session":      {catalog.List{}, 12_000},
+		"read-only":          {catalog.List{ReadOnly: true}, 12_000},
+		"compact":            {catalog.List{Profile: catalog.Compact}, 6_000},
+		"compact, read-only": {catalog.List{Profile: catalog.Compact, ReadOnly: true}, 6_000},
+		"chatgpt":            {catalog.List{Profile: catalog.ChatGPT}, 12_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tools, tokens := Cost(tt.list, api.All())
+			t.Logf("%d tools, about %d tokens", tools, tokens)
+			if tokens > tt.most || tools == 0 {
+				t.Errorf("the list of %d tools costs about %d tokens, want at most %d", tools, tokens, tt.most)
+			}
+		})
 	}
 }
 
 func TestInstructions(t *testing.T) {
-	for _, readOnly := range []bool{false, true} {
-		text := instructions(readOnly)
-		if n := len([]rune(text)); n > 2500 {
-			t.Errorf("the instructions have %d characters, want at most 2,500", n)
+	for _, l := range []catalog.List{{}, {ReadOnly: true}, {Profile: catalog.Compact}} {
+		text := renaming(l, api.All())(instructions(l, nil))
+		if n := len([]rune(text)); n > 2700 {
+			t.Errorf("%s: the instructions have %d characters, want at most 2,700", l.Path(), n)
 		}
 	}
 	for _, want := range []string{
 		"idempotencyKey", "lost with its reply", "confirmation-required", "confirmation-denied", "confirmation-expired", "requestId", "delete_sandbox", "Leave out keys",
 	} {
-		if !strings.Contains(instructions(false), want) {
+		if !strings.Contains(writing, want) {
 			t.Errorf("the instructions do not speak of %s", want)
 		}
 	}
@@ -171,30 +136,37 @@ func TestInstructions(t *testing.T) {
 	for _, info := range api.All() {
 		tools = append(tools, info.Tool)
 	}
-	for _, word := range regexp.MustCompile(`\b[a-z]+(_[a-z]+)+\b`).FindAllString(writing+reading, -1) {
+	for _, word := range toolName.FindAllString(writing+reading, -1) {
 		if !slices.Contains(tools, word) {
 			t.Errorf("the instructions name %s, which is no tool", word)
 		}
 	}
+	// In a compact list they name what that has.
+	compact := renaming(catalog.List{Profile: catalog.Compact}, api.All())(writing)
+	if left := toolName.FindAllString(compact, -1); len(left) > 0 || !strings.Contains(compact, "sandboxes with action create") {
+		t.Errorf("a compact list's instructions name %v", left)
+	}
 }
 
-// A schema that is only named must be spelled out by the tool that it names.
+// A schema that is only named must be spelled out by the tool that it names, whichever tools a caller sees.
 func TestReferencesLeadSomewhere(t *testing.T) {
-	spelled := map[string]bool{}
-	n := 0
-	for _, tool := range toolsOf(everything(), false) {
-		text := string(tool.listed.OutputSchema.(json.RawMessage))
-		for _, part := range strings.Split(text, `"As in `)[1:] {
-			name, _, _ := strings.Cut(part, ".")
-			n++
-			if !spelled[name] {
-				t.Errorf("%s refers to %s, which is not listed before", tool.op.Tool, name)
+	for name, l := range map[string]catalog.List{"first session": {}, "all": {All: true}, "read-only": {ReadOnly: true}} {
+		spelled := map[string]bool{}
+		n := 0
+		for _, tool := range listed(l, toolsOf(l, api.All(), everyone), func(s string) string { return s }) {
+			text := string(tool.OutputSchema.(json.RawMessage))
+			for _, part := range strings.Split(text, `"As in `)[1:] {
+				to, _, _ := strings.Cut(part, ".")
+				n++
+				if !spelled[to] {
+					t.Errorf("%s: %s refers to %s, which is not listed before", name, tool.Name, to)
+				}
 			}
+			spelled[tool.Name] = true
 		}
-		spelled[tool.op.Tool] = true
-	}
-	if n < 10 {
-		t.Errorf("only %d references", n)
+		if n < 5 {
+			t.Errorf("%s: only %d references", name, n)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 var (
 	names   = regexp.MustCompile(`^[a-z][A-Za-z]*\.[a-z][A-Za-z]*$`)
 	tools   = regexp.MustCompile(`^[a-z][a-z_]{0,62}$`)
+	verbs   = regexp.MustCompile(`^[a-z][A-Za-z_]{0,30}$`)
 	actions = regexp.MustCompile(`^[a-z]+(:[a-zA-Z]+){1,2}$`)
 	ids     = regexp.MustCompile(`^\^([a-z]+)_\[a-z0-9\]\{20\}\$$`)
 )
@@ -33,6 +34,9 @@ func problems(i op.Info) (all []string) {
 	bad := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if !names.MatchString(i.Name) || !actions.MatchString(i.Action) || (i.Tool != "" && !tools.MatchString(i.Tool)) {
 		bad("name %q, action %q or tool %q is malformed", i.Name, i.Action, i.Tool)
+	}
+	if i.Verb != "" && (i.Tool == "" || !verbs.MatchString(i.Verb) || i.In.Properties["action"] != nil) {
+		bad("verb %q is malformed, has no tool, or the input has a member action", i.Verb)
 	}
 	if i.Title == "" || i.Toolset == "" || !strings.HasSuffix(i.Doc, ".") {
 		bad("title, toolset or documentation is missing")

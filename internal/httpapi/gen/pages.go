@@ -46,7 +46,7 @@ func index(kinds []string, byKind map[string][]op.Info) []byte {
 		"`GET /v1/openapi.json` is the same for programs.\n\n| operation | HTTP | MCP tool | what it is |\n|---|---|---|---|\n")
 	for _, kind := range kinds {
 		for _, i := range byKind[kind] {
-			fmt.Fprintf(&b, "| [%s](%s.md#%s) | `%s %s` | %s | %s |\n", i.Name, kind, anchor(i.Name), i.Method, i.Path, code(i.Tool), i.Title)
+			fmt.Fprintf(&b, "| [%s](%s.md#%s) | `%s %s` | %s | %s |\n", i.Name, kind, anchor(i.Name), i.Method, i.Path, code(i.ShownTool()), i.Title)
 		}
 	}
 	b.WriteString("\n## Errors\n\nEvery error has `code`, `message` and `requestId`; where they apply `suggestion` (what to do), `reason` (tells cases of one code apart), " +
@@ -72,7 +72,7 @@ func anchor(heading string) string {
 func writeOperation(b *bytes.Buffer, i op.Info) {
 	fmt.Fprintf(b, "\n## %s\n\n%s\n\n| | |\n|---|---|\n", i.Name, i.Doc)
 	fmt.Fprintf(b, "| HTTP | `%s %s`, answers %d |\n", i.Method, i.Path, i.Status)
-	fmt.Fprintf(b, "| MCP tool | %s |\n", code(i.Tool))
+	fmt.Fprintf(b, "| MCP tool | %s |\n", code(i.ShownTool()))
 	fmt.Fprintf(b, "| command line | `%s` |\n", strings.ReplaceAll(cli.Usage(i), "|", `\|`))
 	fmt.Fprintf(b, "| action | `%s` |\n", i.Action)
 	fmt.Fprintf(b, "| toolset | %s |\n", i.Toolset)

@@ -179,10 +179,10 @@ func (s *Store) Mount(id, target string, layers ...string) error {
 	}
 	lower := make([]string, len(layers))
 	for i, l := range layers {
-		lower[i] = escape(l)
+		lower[i] = EscapeOption(l)
 	}
 	data := "lowerdir=" + strings.Join(lower, ":") +
-		",upperdir=" + escape(filepath.Join(s.tree(id), "upper")) + ",workdir=" + escape(filepath.Join(s.tree(id), "work"))
+		",upperdir=" + EscapeOption(filepath.Join(s.tree(id), "upper")) + ",workdir=" + EscapeOption(filepath.Join(s.tree(id), "work"))
 	if err := os.MkdirAll(target, 0o700); err != nil {
 		return fmt.Errorf("make mount point: %w", err)
 	}
@@ -192,8 +192,8 @@ func (s *Store) Mount(id, target string, layers ...string) error {
 	return nil
 }
 
-// escape protects what separates the options of overlayfs.
-func escape(path string) string {
+// EscapeOption protects what separates the options of overlayfs.
+func EscapeOption(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `:`, `\:`, `,`, `\,`).Replace(path)
 }
 

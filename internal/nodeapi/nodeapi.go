@@ -53,18 +53,23 @@ type wireError struct {
 const maxBody = 1 << 20
 
 func writeError(w http.ResponseWriter, err error) {
+	e := toWire(err)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(e.Code.Status())
+	_ = json.NewEncoder(w).Encode(e)
+}
+
+func toWire(err error) *wireError {
 	e := errs.From(err)
 	// Between our own processes the cause is worth keeping: the control plane logs it and shows a caller only what the code allows.
 	msg := e.Message
 	if e.Code == errs.Internal {
 		msg = err.Error()
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(e.Code.Status())
-	_ = json.NewEncoder(w).Encode(wireError{
+	return &wireError{
 		Code: e.Code, Message: msg, Suggestion: e.Suggestion, Reason: e.Reason,
 		RetryAfterMS: e.RetryAfter.Milliseconds(), Details: e.Details,
-	})
+	}
 }
 
 func readError(status int, body io.Reader) error {
@@ -72,6 +77,10 @@ func readError(status int, body io.Reader) error {
 	if err := json.NewDecoder(io.LimitReader(body, maxBody)).Decode(&e); err != nil || e.Code == "" {
 		return errs.Wrap(errs.Upstream, errors.New(http.StatusText(status)), "the node answered with an unknown error")
 	}
+	return fromWire(&e)
+}
+
+func fromWire(e *wireError) error {
 	if e.Code == errs.Internal {
 		return errors.New(e.Message)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -126,7 +127,7 @@ func prepare(ctx context.Context, opts Options, r recipe, make func(ctx context.
 		return res, err
 	}
 	home := filepath.Join(dir, id)
-	if err := removeTree(home); err != nil {
+	if err := disk.RemoveTree(home); err != nil {
 		return Result{}, fmt.Errorf("remove unfinished image: %w", err)
 	}
 	// The tree holds setuid programs that nobody updates: only root may reach it on the host.
@@ -135,7 +136,7 @@ func prepare(ctx context.Context, opts Options, r recipe, make func(ctx context.
 	}
 	rootfs := filepath.Join(home, "rootfs")
 	if err := make(ctx, lock, rootfs); err != nil {
-		if rmErr := removeTree(home); rmErr != nil {
+		if rmErr := disk.RemoveTree(home); rmErr != nil {
 			err = errors.Join(err, fmt.Errorf("remove unfinished image: %w", rmErr))
 		}
 		return Result{}, err

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -176,8 +177,8 @@ func TestRemoveTreeStopsAtMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH) }) // only where the test failed
-	if err := removeTree(tree); err != nil {
-		t.Fatalf("removeTree: %v", err)
+	if err := disk.RemoveTree(tree); err != nil {
+		t.Fatalf("RemoveTree: %v", err)
 	}
 	if _, err := os.Stat(tree); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the tree is still there: %v", err)
@@ -189,8 +190,8 @@ func TestRemoveTreeStopsAtMounts(t *testing.T) {
 
 func TestMountsUnder(t *testing.T) {
 	info := "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:1 / /d/x/rootfs/proc rw - proc proc rw\n3 1 0:1 / /d/xy rw - tmpfs t rw\n4 1 0:1 / /d/x/a\\040b\\134 rw - tmpfs t rw\nshort\n"
-	if diff := cmp.Diff([]string{"/d/x/rootfs/proc", `/d/x/a b\`}, mountsUnder([]byte(info), "/d/x")); diff != "" {
-		t.Errorf("mountsUnder (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"/d/x/rootfs/proc", `/d/x/a b\`}, disk.MountsUnder([]byte(info), "/d/x")); diff != "" {
+		t.Errorf("MountsUnder (-want +got):\n%s", diff)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -111,7 +112,7 @@ func TestMmdebstrapFailureIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := mountsUnder(mounts, dir); len(left) > 0 {
+	if left := disk.MountsUnder(mounts, dir); len(left) > 0 {
 		t.Errorf("mounts left: %v", left)
 	}
 }

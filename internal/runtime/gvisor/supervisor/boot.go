@@ -82,13 +82,12 @@ func (s *Supervisor) check(spec *runtime.Spec) error {
 	case strings.ContainsAny(spec.GuestToken, "\x00\n"):
 		return errs.E(errs.InvalidInput, "the guest's token has a character that it may not have")
 	}
-	if info, err := os.Stat(s.layer(spec.Image)); err != nil || !info.IsDir() {
+	if _, err := disk.Stack(s.path(), spec.Image); err != nil {
+		s.log.Debug("image is not there", "image", spec.Image, "error", err)
 		return errs.E(errs.NotFound, "image %s is not prepared on this node", spec.Image).Because("image")
 	}
 	return nil
 }
-
-func (s *Supervisor) layer(image string) string { return s.path("images", image, "rootfs") }
 
 func (s *Supervisor) create(ctx context.Context, sb *sandbox, spec runtime.Spec) (runtime.Status, error) {
 	if r, ok := sb.record(); ok {
@@ -192,7 +191,11 @@ func (s *Supervisor) takeTurnToBoot(ctx context.Context) error {
 func (s *Supervisor) boot(sb *sandbox, r record, fresh bool) error {
 	spec := r.Spec
 	internet := spec.Network == runtime.NetworkInternet
-	if err := s.disks.Mount(sb.id, s.mount(sb.id), s.layer(spec.Image)); err != nil {
+	layers, err := disk.Stack(s.path(), spec.Image)
+	if err != nil {
+		return fmt.Errorf("find image: %w", err)
+	}
+	if err := s.disks.Mount(sb.id, s.mount(sb.id), layers...); err != nil {
 		return err
 	}
 	if err := furnish(s.mount(sb.id), spec.Hostname, netns.Resolv(internet), fresh); err != nil {

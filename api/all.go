@@ -13,3 +13,8 @@ func All() []op.Info {
 		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
 	}
 }
+
+// AllStreams gives every stream's definition. A deployment binds exactly these.
+func AllStreams() []op.StreamInfo {
+	return []op.StreamInfo{}
+}

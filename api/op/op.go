@@ -137,8 +137,9 @@ func (o *Operation) Act(ctx context.Context, in any, d *Draft) (any, error) { re
 
 // Registry holds the operations of a deployment in the order in which they were bound.
 type Registry struct {
-	byName map[string]*Operation
-	order  []*Operation
+	byName  map[string]*Operation
+	order   []*Operation
+	streams []*StreamOperation
 }
 
 // NewRegistry makes an empty registry.
@@ -173,11 +174,7 @@ func Handle[In, Out any](r *Registry, def Def[In, Out], h Handler[In, Out]) {
 	if h.Draft == nil || h.Act == nil {
 		panic(fmt.Sprintf("op: %s has no draft or no act", info.Name))
 	}
-	for _, o := range r.order {
-		if clash(o.Info, info) {
-			panic(fmt.Sprintf("op: %s and %s share a name, route or tool", o.Name, info.Name))
-		}
-	}
+	r.refuseClash(info, false)
 	o := &Operation{
 		Info:   info,
 		decode: func(raw []byte) (any, error) { return decodeInto[In](info.In, raw) },

@@ -87,6 +87,7 @@ func (h *host) serve(ctx context.Context) error {
 // drain lets what is under way finish while nothing new begins and /readyz says so, and cuts off what is still going when the context ends.
 func (h *host) drain(ctx context.Context, plane *controlplane.Plane, cut context.CancelCauseFunc) {
 	began := time.Now()
+	plane.EndStreams()
 	left := plane.Quiesce(ctx)
 	if left > 0 {
 		h.log.Warn("calls are cut off", "calls", left, "after", time.Since(began).Round(time.Millisecond))

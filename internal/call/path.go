@@ -33,6 +33,7 @@ type Config struct {
 	Auditor    Auditor
 	Observer   Observer             // nil: nobody
 	InFlight   int                  // calls of one caller at the same time, of those that count; 0: 4
+	Streams    int                  // of one caller that are open at the same time; 0: 64
 	Now        func() time.Time     // nil: time.Now
 	NewID      func(id.Kind) string // nil: id.New
 	Logger     *slog.Logger         // nil: discards
@@ -43,6 +44,7 @@ type Path struct {
 	cfg      Config
 	server   string // begins the owner of each of its leases
 	inflight *inflight
+	streams  *streams
 	rows     rows
 	acting   sync.WaitGroup // acts go on when their callers go away
 
@@ -58,6 +60,9 @@ func New(cfg Config) *Path {
 	if cfg.InFlight == 0 {
 		cfg.InFlight = defaultInFlight
 	}
+	if cfg.Streams == 0 {
+		cfg.Streams = defaultStreams
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -70,20 +75,26 @@ func New(cfg Config) *Path {
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}
 	}
-	return &Path{cfg: cfg, server: cfg.NewID(kindServer), inflight: newInflight(cfg.InFlight), rows: rows{cfg.DB, leaseFor}, crash: func(string) bool { return false }}
+	return &Path{
+		cfg: cfg, server: cfg.NewID(kindServer), inflight: newInflight(cfg.InFlight), streams: newStreams(cfg.Streams), rows: rows{cfg.DB, leaseFor},
+		crash: func(string) bool { return false },
+	}
 }
 
-// Close waits for the effects of calls whose callers have gone, or for the context.
+// Close waits for the effects of calls whose callers have gone and for the streams, or for the context; then the streams are broken off.
 func (p *Path) Close(ctx context.Context) error {
+	p.EndStreams()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		p.acting.Wait()
+		p.streams.wait.Wait()
 	}()
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
+		p.streams.end(op.Download, op.Upload)
 		return ctx.Err()
 	}
 }

@@ -263,6 +263,9 @@ func (p *Plane) Run(ctx context.Context) error {
 	return nil
 }
 
+// EndStreams is called before the server is shut down: followers and terminals are told to connect again.
+func (p *Plane) EndStreams() { p.path.EndStreams() }
+
 // Drain waits, while Run goes on, for the effects of calls that have begun. What is still going when the context ends is carried on by the next server.
 func (p *Plane) Drain(ctx context.Context) {
 	if err := p.path.Close(ctx); err != nil {

@@ -106,6 +106,7 @@ func registry() *op.Registry {
 	op.Handle(r, readThing, handler(func(in *thingIn) *readOut { return &readOut{ID: in.ThingID} }))
 	op.Handle(r, listThings, handler(func(*listIn) *listOut { return &listOut{} }))
 	op.Handle(r, removeThing, handler(func(in *removeIn) *thingOut { return &thingOut{ID: in.ThingID} }))
+	bindStreams(r)
 	op.Handle(r, changeThing, handler(func(in *changeIn) *thingOut { return &thingOut{ID: in.ThingID} }))
 	return r
 }

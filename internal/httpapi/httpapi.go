@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/call"
@@ -22,6 +23,7 @@ import (
 // Path is the path of a call, as this face needs it.
 type Path interface {
 	Do(ctx context.Context, o *op.Operation, raw json.RawMessage, opts call.Options) (*call.Result, error)
+	Stream(ctx context.Context, o *op.StreamOperation, raw json.RawMessage, s *op.Stream) error
 }
 
 // Config is what the API needs. Registry, Path and Authenticate are required.
@@ -45,6 +47,7 @@ type server struct {
 	mux      *http.ServeMux
 	origins  *http.CrossOriginProtection
 	spec     []byte
+	stall    time.Duration
 	sourceIP func(r *http.Request) string
 }
 
@@ -58,12 +61,16 @@ func New(cfg Config) http.Handler {
 	for _, o := range cfg.Registry.All() {
 		infos = append(infos, o.Info)
 	}
-	spec, err := OpenAPI(infos, cfg.PublicURL)
+	var streams []op.StreamInfo
+	for _, o := range cfg.Registry.Streams() {
+		streams = append(streams, o.Stream)
+	}
+	spec, err := OpenAPI(infos, streams, cfg.PublicURL)
 	if err != nil {
 		panic(err)
 	}
 	s := &server{
-		Config: cfg, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), spec: spec, sourceIP: SourceIP(cfg.TrustedProxies),
+		Config: cfg, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), spec: spec, stall: stallTime, sourceIP: SourceIP(cfg.TrustedProxies),
 	}
 	if cfg.PublicURL != "" {
 		if err := s.origins.AddTrustedOrigin(originOf(cfg.PublicURL)); err != nil {
@@ -85,6 +92,16 @@ func (s *server) route() {
 	}
 	for _, o := range s.Registry.All() {
 		add(o.Method, shape(o.Path), s.operation(o))
+	}
+	for _, o := range s.Registry.Streams() {
+		h := s.stream(o)
+		if o.Stream.When != "" {
+			if h = paths[shape(o.Path)][o.Method]; h == nil {
+				panic("httpapi: " + o.Name + " shares the route of no operation")
+			}
+			h = s.either(o, h)
+		}
+		add(o.Method, shape(o.Path), h)
 	}
 	add(http.MethodGet, "/v1/openapi.json", s.openapi)
 	add(http.MethodGet, "/healthz", s.healthz)

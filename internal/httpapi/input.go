@@ -31,6 +31,7 @@ type input struct {
 	params []string
 	query  bool // GET and DELETE take their arguments from the query, the others from the body
 	keyed  bool
+	bytes  bool // the body is a stream's, not looked at here
 }
 
 func inputOf(info op.Info) input {
@@ -89,7 +90,7 @@ func (in input) fromPath(r *http.Request) (map[string]string, error) {
 }
 
 func (in input) fromQuery(r *http.Request) ([]byte, error) {
-	if r.ContentLength != 0 {
+	if r.ContentLength != 0 && !in.bytes {
 		return nil, invalid("", "of a %s request goes into the query, not into a body", r.Method)
 	}
 	for name := range r.URL.Query() {

@@ -17,8 +17,8 @@ import (
 // object is a JSON object; its members are written in the order of their names.
 type object = map[string]any
 
-// OpenAPI writes the OpenAPI 3.1 document of operations. The same operations and URL always give the same bytes. publicURL may be empty.
-func OpenAPI(infos []op.Info, publicURL string) ([]byte, error) {
+// OpenAPI writes the OpenAPI 3.1 document of operations and streams. The same ones and URL always give the same bytes. publicURL may be empty.
+func OpenAPI(infos []op.Info, streams []op.StreamInfo, publicURL string) ([]byte, error) {
 	doc := object{
 		"openapi": "3.1.0",
 		"info": object{
@@ -28,13 +28,13 @@ func OpenAPI(infos []op.Info, publicURL string) ([]byte, error) {
 			"license":     object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
 		},
 		"security": []any{object{"bearer": []any{}}},
-		"tags":     tags(infos),
-		"paths":    paths(infos),
+		"tags":     tags(infos, streams),
+		"paths":    paths(infos, streams),
 		"components": object{
 			"securitySchemes": object{"bearer": object{
 				"type": "http", "scheme": "bearer", "description": "A key of this deployment. It is never sent in a URL.",
 			}},
-			"schemas":   schemas(infos),
+			"schemas":   schemas(infos, streams),
 			"responses": responses(),
 		},
 	}
@@ -48,22 +48,23 @@ func OpenAPI(infos []op.Info, publicURL string) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-func tags(infos []op.Info) []any {
+func tags(infos []op.Info, streams []op.StreamInfo) []any {
 	var names []string
 	for _, i := range infos {
-		if !slices.Contains(names, i.Toolset) {
-			names = append(names, i.Toolset)
-		}
+		names = append(names, i.Toolset)
+	}
+	for _, i := range streams {
+		names = append(names, i.Toolset)
 	}
 	slices.Sort(names)
 	list := []any{}
-	for _, n := range names {
+	for _, n := range slices.Compact(names) {
 		list = append(list, object{"name": n})
 	}
 	return list
 }
 
-func paths(infos []op.Info) object {
+func paths(infos []op.Info, streams []op.StreamInfo) object {
 	all := object{
 		"/v1/openapi.json": object{"get": plain("openapi", "This document", "The OpenAPI document of this server.")},
 		"/healthz":         object{"get": plain("healthz", "Is it up", "Answers while the server runs.")},
@@ -76,6 +77,7 @@ func paths(infos []op.Info) object {
 		}
 		all[path].(object)[strings.ToLower(i.Method)] = operation(i)
 	}
+	addStreams(all, streams)
 	return all
 }
 
@@ -170,7 +172,7 @@ func idHeader() object {
 	return object{"X-Request-Id": object{"description": "Names this request in logs.", "schema": object{"type": "string"}}}
 }
 
-func schemas(infos []op.Info) object {
+func schemas(infos []op.Info, streams []op.StreamInfo) object {
 	all := object{"Error": errorSchema()}
 	for _, i := range infos {
 		in := inputOf(i)
@@ -179,6 +181,7 @@ func schemas(infos []op.Info) object {
 		}
 		all[typeName(i.Name)+"Output"] = i.Out
 	}
+	addStreamSchemas(all, streams)
 	return all
 }
 

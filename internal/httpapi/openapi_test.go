@@ -14,7 +14,7 @@ import (
 )
 
 func TestOpenAPIOperation(t *testing.T) {
-	raw, err := OpenAPI([]op.Info{removeThing.Info(), changeThing.Info(), listThings.Info()}, "")
+	raw, err := OpenAPI([]op.Info{removeThing.Info(), changeThing.Info(), listThings.Info()}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestOpenAPIIsServed(t *testing.T) {
 	for _, o := range registry().All() {
 		infos = append(infos, o.Info)
 	}
-	want, err := OpenAPI(infos, "https://berth.example/")
+	want, err := OpenAPI(infos, streamInfos(), "https://berth.example/")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,6 +109,5 @@ func (s *server) write(w http.ResponseWriter, status int, body []byte) {
 	_ = rc.SetWriteDeadline(time.Now().Add(writeTimeout)) // not every writer has deadlines
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a reader that has gone needs no answer
-	_ = rc.SetWriteDeadline(time.Time{})
+	_, _ = w.Write(body) // a reader that has gone needs no answer; what is buffered is sent under the same deadline, which Fresh takes away
 }

@@ -17,6 +17,14 @@ func NewServer(ctx context.Context, h http.Handler, log *slog.Logger) *http.Serv
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ConnState:         Fresh,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+}
+
+// Fresh takes the deadlines of an answer away once it is sent, for http.Server.ConnState: they must not reach into the next one.
+func Fresh(c net.Conn, s http.ConnState) {
+	if s == http.StateIdle {
+		_ = c.SetWriteDeadline(time.Time{})
 	}
 }

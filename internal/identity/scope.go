@@ -82,7 +82,11 @@ func covers(have []string, want string) bool {
 		return false
 	}
 	granted := false
-	for _, info := range api.All() {
+	all := api.All()
+	for _, stream := range api.AllStreams() {
+		all = append(all, stream.Info)
+	}
+	for _, info := range all {
 		if !grants(want, info) {
 			continue
 		}

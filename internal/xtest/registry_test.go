@@ -32,7 +32,7 @@ func TestRegistry(t *testing.T) {
 		g.process = start(t, s.Client, g.sandbox, "exec sleep 600")
 		admin, foreign := identify(t, s, s.Key), identify(t, s, secret)
 		calltest.Suite(t, calltest.Setup{
-			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
+			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
 			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID},
 		})
 		g.effects(t)

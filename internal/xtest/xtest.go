@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/client"
 	"github.com/berthrun/berth/internal/controlplane"
+	"github.com/berthrun/berth/internal/httpapi"
 	"github.com/berthrun/berth/internal/nodeagent"
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/runtime/fake"
@@ -122,8 +123,11 @@ func serve(t testing.TB, cfg controlplane.Config) (plane *controlplane.Plane, ur
 			t.Errorf("run: %v", err)
 		}
 	}()
-	srv := httptest.NewServer(plane.Handler())
+	srv := httptest.NewUnstartedServer(plane.Handler())
+	srv.Config.ConnState = httpapi.Fresh
+	srv.Start()
 	t.Cleanup(func() {
+		plane.Path().EndStreams()
 		srv.Close()
 		dctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()

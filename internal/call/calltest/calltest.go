@@ -23,9 +23,11 @@ import (
 type Setup struct {
 	Registry *op.Registry
 	Path     *call.Path
-	Want     []op.Info      // what has to be bound
-	Admin    *caller.Caller // may do everything in its organization
-	Foreign  *caller.Caller // may do everything in another one
+	Want     []op.Info // what has to be bound
+	// WantStreams are the streams that have to be bound.
+	WantStreams []op.StreamInfo
+	Admin       *caller.Caller // may do everything in its organization
+	Foreign     *caller.Caller // may do everything in another one
 	// Example gives an input that succeeds for Admin, a JSON object, and makes what it names. Each call of Example is used for one effect.
 	Example func(t *testing.T, operation string) string
 	// IDs are ids of Admin's organization by their prefix, for optional members that name one.
@@ -37,6 +39,7 @@ type Setup struct {
 // Suite holds every operation of the registry to the rules.
 func Suite(t *testing.T, s Setup) {
 	t.Run("bound", s.bound)
+	t.Run("streams", s.streams)
 	for _, o := range s.Registry.All() {
 		t.Run(o.Name, func(t *testing.T) {
 			t.Run("definition", func(t *testing.T) {

@@ -19,7 +19,7 @@ const root = "../../.."
 
 // TestGeneratedFiles holds the committed files against what is generated now. Run go generate ./internal/httpapi where it fails.
 func TestGeneratedFiles(t *testing.T) {
-	files, err := generate(api.All())
+	files, err := generate(api.All(), api.AllStreams())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestGeneratedFiles(t *testing.T) {
 
 // TestOpenAPIIsValid reads the document as a strict reader does: references resolve, and every operation is there with all its schemas.
 func TestOpenAPIIsValid(t *testing.T) {
-	raw, err := httpapi.OpenAPI(api.All(), "https://berth.example/")
+	raw, err := httpapi.OpenAPI(api.All(), api.AllStreams(), "https://berth.example/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,17 @@ func TestOpenAPIIsValid(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	if want := len(api.All()) + 3; len(found) != want {
+	want := len(api.All()) + 3
+	for _, s := range api.AllStreams() {
+		if s.When != "" {
+			continue // told with the operation of its route
+		}
+		want++
+		if name := s.Method + " " + s.Path + " " + s.Name; !found[name] {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	if len(found) != want {
 		t.Errorf("%d operations, want %d", len(found), want)
 	}
 }
@@ -93,7 +103,7 @@ func TestLockIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now, err := generate(api.All())
+	now, err := generate(api.All(), api.AllStreams())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,13 +147,13 @@ func TestBreaks(t *testing.T) {
 		{"an output that may be absent now", in("sandboxes.get", func(i *op.Info) { i.Out.Required = nil }), true},
 		{"another text", in("account.get", func(i *op.Info) { i.Doc = "Other words." }), false},
 	}
-	before, err := httpapi.OpenAPI(api.All(), "")
+	before, err := httpapi.OpenAPI(api.All(), api.AllStreams(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			after, err := httpapi.OpenAPI(tt.change(api.All()), "")
+			after, err := httpapi.OpenAPI(tt.change(api.All()), api.AllStreams(), "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,12 +19,12 @@ const (
 )
 
 // generate gives the content of every generated file by its path below the root.
-func generate(infos []op.Info) (map[string][]byte, error) {
-	doc, err := httpapi.OpenAPI(infos, "")
+func generate(infos []op.Info, streams []op.StreamInfo) (map[string][]byte, error) {
+	doc, err := httpapi.OpenAPI(infos, streams, "")
 	if err != nil {
 		return nil, err
 	}
-	files := pages(infos)
+	files := pages(infos, streams)
 	files[lockFile] = bytes.Replace(doc, []byte("{\n"), []byte(lockMark), 1)
 	return files, nil
 }

@@ -27,7 +27,7 @@ func main() {
 }
 
 func run(root string, mayBreak bool) error {
-	files, err := generate(api.All())
+	files, err := generate(api.All(), api.AllStreams())
 	if err != nil {
 		return err
 	}

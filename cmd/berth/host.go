@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/controlplane"
+	"github.com/berthrun/berth/internal/debug"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/httpapi"
 	"github.com/berthrun/berth/internal/nodeagent"
@@ -55,6 +56,10 @@ func (h *host) serve(ctx context.Context) error {
 	}
 	work.Go(func() error { return plane.Run(background) })
 
+	if err := h.debug(background, work, plane); err != nil {
+		end()
+		return errors.Join(err, work.Wait(), plane.Close(ctx))
+	}
 	calls, cut := context.WithCancelCause(background)
 	defer cut(nil)
 	server := httpapi.NewServer(calls, plane.Handler(), h.log)
@@ -82,6 +87,28 @@ func (h *host) serve(ctx context.Context) error {
 	defer cancel()
 	end()
 	return errors.Join(err, work.Wait(), plane.Close(cctx))
+}
+
+// debug serves the private listener where there is one, until the context ends.
+func (h *host) debug(ctx context.Context, work *errgroup.Group, plane *controlplane.Plane) error {
+	if h.Debug.Listen == "" {
+		return nil
+	}
+	ln, err := debug.Listen(ctx, h.Debug.Listen)
+	if err != nil {
+		return errs.Wrap(errs.InvalidConfig, err, "cannot listen on debug.listen %s", h.Debug.Listen)
+	}
+	server := httpapi.NewServer(ctx, debug.Handler(debug.Config{Metrics: plane.Metrics(), State: plane.State, Version: version}), h.log)
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	work.Go(func() error {
+		defer stop()
+		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve the private listener: %w", err)
+		}
+		return nil
+	})
+	h.log.Info("the private listener serves", "address", ln.Addr().String())
+	return nil
 }
 
 // drain lets what is under way finish while nothing new begins and /readyz says so, and cuts off what is still going when the context ends.

@@ -25,8 +25,13 @@ func main() {
 	}()
 	code := cli.Main(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr, cli.Commands{
 		Version: version,
-		Extra:   []*cobra.Command{serveCommand(os.Getenv), devCommand(os.Getenv), prepareCommand(os.Getenv), removeCommand(os.Getenv), configCommand(os.Getenv)},
+		Extra:   commands(os.Getenv),
 	})
 	stop()
 	os.Exit(code)
+}
+
+// commands are those that this program adds to the derived ones.
+func commands(env func(string) string) []*cobra.Command {
+	return []*cobra.Command{serveCommand(env), devCommand(env), prepareCommand(env), removeCommand(env), configCommand(env)}
 }

@@ -215,3 +215,15 @@ func (l *Log) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Backlog is how many rows and ends of rows are gathered and not yet written.
+func (l *Log) Backlog() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.entries) + len(l.ends)
+}
+
+// Behind gives how many rows wait for their numbers, and how long the oldest of them does.
+func (l *Log) Behind(ctx context.Context) (rows int64, oldest time.Duration, err error) {
+	return l.cfg.DB.Behind(ctx, l.seq)
+}

@@ -27,6 +27,7 @@ import (
 	"github.com/berthrun/berth/internal/httpapi"
 	"github.com/berthrun/berth/internal/identity"
 	"github.com/berthrun/berth/internal/mcpapi"
+	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/process"
 	"github.com/berthrun/berth/internal/quota"
@@ -50,6 +51,7 @@ type Config struct {
 	Limits         map[string]int64 // of an organization, by quota key; none where absent
 	CallsPerMinute int              // of one caller; 600 where 0
 	CallsInFlight  int              // MCP calls of one caller at once; 4 where 0
+	PublicMetrics  bool             // /metrics is served to everybody who reaches the faces
 	MCPOff         bool             // no MCP endpoint
 	MCPPath        string           // of the endpoint; /mcp where empty
 	MCPOrigins     []string         // of web pages that may call it beside the server's own
@@ -104,12 +106,13 @@ type Plane struct {
 	docs      *docs.Library
 	handler   http.Handler
 	gate      *gate
+	metrics   *metrics.Metrics
 }
 
 // Open connects everything. The node must answer.
 func Open(ctx context.Context, cfg Config) (_ *Plane, err error) {
 	cfg.withDefaults()
-	p := &Plane{cfg: cfg, gate: newGate()}
+	p := &Plane{cfg: cfg, gate: newGate(), metrics: metrics.New(cfg.Version)}
 	defer func() {
 		if err != nil {
 			_ = p.Close(context.WithoutCancel(ctx))
@@ -156,7 +159,7 @@ func (p *Plane) services() error {
 	processes := process.New(process.Config{DB: p.db, Blobs: p.blobs, Now: cfg.Now, Logger: cfg.Logger})
 	p.sandboxes = sandbox.New(sandbox.Config{
 		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Defaults: cfg.Defaults,
-		MayWake: p.mayWake, DiskBounds: p.quota.Disk, Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick,
+		Observer: p.metrics, MayWake: p.mayWake, DiskBounds: p.quota.Disk, Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick,
 	})
 	processes.Sandboxes = p.sandboxes
 	p.quota.Count(p.sandboxes.Count)
@@ -171,7 +174,7 @@ func (p *Plane) services() error {
 		return err
 	}
 	p.path = call.New(call.Config{
-		DB: p.db, Authorizer: p.identity, Limiter: p.limiter, Auditor: p.audit, InFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
+		DB: p.db, Authorizer: p.identity, Limiter: p.limiter, Auditor: p.audit, Observer: p.metrics, InFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
 	})
 	return nil
 }
@@ -188,7 +191,11 @@ func (p *Plane) faces() error {
 	if err != nil {
 		return err
 	}
+	p.metrics.Read(p.readings()...)
 	mux := http.NewServeMux()
+	if cfg.PublicMetrics {
+		mux.Handle("GET /metrics", p.metrics.Handler())
+	}
 	if !cfg.MCPOff {
 		for _, route := range mcp.Routes() {
 			mux.Handle(route, mcp)

@@ -64,6 +64,12 @@ func (g *gate) isEnding() bool {
 	return g.ending
 }
 
+func (g *gate) open() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.now
+}
+
 // guard lets requests through but those that begin too late. Probes are always answered, and never waited for.
 func (g *gate) guard(next http.Handler, mcpBase string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

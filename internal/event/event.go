@@ -109,3 +109,8 @@ func (l *Log) List(ctx context.Context, org string, after int64, limit int) ([]E
 	}
 	return all, rows.Err()
 }
+
+// Behind gives how many events wait for their numbers, and how long the oldest of them does.
+func (l *Log) Behind(ctx context.Context) (events int64, oldest time.Duration, err error) {
+	return l.cfg.DB.Behind(ctx, l.seq)
+}

@@ -43,7 +43,11 @@ type Client struct {
 	dial      func(context.Context) (net.Conn, error)
 	token     func() string
 	seen      seen
+	observe   func(call string, failed bool, took time.Duration)
 }
+
+// Observe has fn told of every call that ended: its name, of a few, whether it failed, and how long it took. It must be called before the first call.
+func (c *Client) Observe(fn func(call string, failed bool, took time.Duration)) { c.observe = fn }
 
 // NewClient makes a client that reaches the guest through dial and shows it the token that token gives at each call.
 func NewClient(dial func(context.Context) (net.Conn, error), token func() string) *Client {
@@ -84,8 +88,35 @@ type call struct {
 	limit        int64         // of the answer; 0 is smallAnswer
 }
 
+// name is the call's without ids: processes.output of /processes/x/output.
+func (k *call) name() string {
+	parts := strings.Split(strings.Trim(k.path, "/"), "/")
+	if parts[0] != "processes" {
+		return strings.Join(parts, ".")
+	}
+	switch {
+	case len(parts) > 2:
+		return "processes." + parts[2]
+	case len(parts) == 2:
+		return "processes.get"
+	case k.method == http.MethodPost:
+		return "processes.start"
+	}
+	return "processes.list"
+}
+
 // do makes a call and decodes its answer into out.
 func (c *Client) do(ctx context.Context, k call, out any) error {
+	if c.observe == nil {
+		return c.ask(ctx, k, out)
+	}
+	began := time.Now()
+	err := c.ask(ctx, k, out)
+	c.observe(k.name(), err != nil, time.Since(began))
+	return err
+}
+
+func (c *Client) ask(ctx context.Context, k call, out any) error {
 	if k.timeout == 0 {
 		k.timeout = callTimeout
 	}

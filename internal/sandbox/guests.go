@@ -41,6 +41,9 @@ func (s *Service) guest(id string, boot int64, token string) *guest.Client {
 		func(ctx context.Context) (net.Conn, error) { return s.Driver.Dial(ctx, id, guest.Port) },
 		func() string { return token },
 	)}
+	if s.Observer != nil {
+		e.client.Observe(s.Observer.Guest)
+	}
 	p.clients[id] = e
 	return e.client
 }

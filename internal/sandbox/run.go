@@ -29,8 +29,14 @@ func (s *Service) Run(ctx context.Context) error {
 	s.wg.Go(func() { s.watch(ctx) })
 	tick := time.NewTicker(s.Tick)
 	defer tick.Stop()
-	var audited time.Time
+	var audited, last time.Time
 	for ctx.Err() == nil {
+		if now := time.Now(); s.Observer != nil {
+			if !last.IsZero() {
+				s.Observer.Late(now.Sub(last) - s.Tick)
+			}
+			last = now
+		}
 		if time.Since(audited) >= auditEvery {
 			if err := s.audit(ctx); err != nil && ctx.Err() == nil {
 				s.Logger.Warn("sandboxes not compared with the node", "error", err)

@@ -44,6 +44,16 @@ type Images interface {
 	Image(ctx context.Context, template string) (string, error)
 }
 
+// Observer is told how sandboxes fare, for metrics. Its methods must not wait.
+type Observer interface {
+	// Booted is told of a boot's end; kind is create or start.
+	Booted(kind string, failed bool, took time.Duration)
+	// Late is told how much later than planned expiry and idling are looked at.
+	Late(by time.Duration)
+	// Guest is told of a call of a guest.
+	Guest(call string, failed bool, took time.Duration)
+}
+
 // Defaults are what a create leaves out.
 type Defaults struct {
 	Resources   runtime.Resources
@@ -61,6 +71,7 @@ type Config struct {
 	Keeper   Keeper
 	Images   Images
 	Defaults Defaults
+	Observer Observer // nil: nobody
 	// MayWake reports whether a caller may start a sandbox by using it. Nil allows it to all but read-only callers.
 	MayWake func(c *caller.Caller) bool
 	// DiskBounds gives the least and the most GiB of one sandbox's disk. 10 to 30 where nil.

@@ -133,6 +133,7 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	err := s.bring(bctx, r)
 	switch {
 	case err == nil:
+		s.booted(r, false)
 		r.BootGeneration = r.Generation
 		r.StartedAt = db.Micros(s.Now())
 		r.ActiveAt = r.StartedAt
@@ -145,6 +146,7 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 		return err // it may have been cut off: the node has undone it, and begins anew
 	}
 	s.Logger.Warn("sandbox did not boot", "sandbox", r.ID, "state", r.State, "error", err)
+	s.booted(r, true)
 	r.Error = errs.From(err).Message
 	s.dropGuest(r.ID)
 	if r.State == api.StateCreating {
@@ -158,6 +160,18 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	}
 	r.StopReason = "boot_failed"
 	return s.move(ctx, r, api.StateStopped)
+}
+
+// booted tells the observer how a boot ended and how long it took since it was asked for.
+func (s *Service) booted(r *row, failed bool) {
+	if s.Observer == nil {
+		return
+	}
+	kind := "create"
+	if r.State == api.StateStarting {
+		kind = "start"
+	}
+	s.Observer.Booted(kind, failed, s.Now().Sub(db.Time(r.StateAt)))
 }
 
 func (s *Service) bring(ctx context.Context, r *row) error {

@@ -37,6 +37,7 @@ type ExecOut struct {
 	ExitCode    *int       `json:"exitCode,omitempty" doc:"Of an ended command; 128 and the signal's number where a signal ended it."`
 	Signal      string     `json:"signal,omitempty" doc:"The signal that ended it, such as KILL."`
 	TimedOut    bool       `json:"timedOut" doc:"It was killed at timeoutSeconds."`
+	OutOfMemory bool       `json:"outOfMemory,omitempty" doc:"It or a part of it was killed: the memory was used up."`
 	Stdout      string     `json:"stdout"`
 	Stderr      string     `json:"stderr"`
 	StdoutBytes int64      `json:"stdoutBytes" doc:"The full size of the stream."`
@@ -61,6 +62,7 @@ type Process struct {
 	ExitCode    *int       `json:"exitCode,omitempty"`
 	Signal      string     `json:"signal,omitempty"`
 	TimedOut    bool       `json:"timedOut,omitempty"`
+	OutOfMemory bool       `json:"outOfMemory,omitempty"`
 	StartedAt   time.Time  `json:"startedAt"`
 	EndedAt     *time.Time `json:"endedAt,omitempty"`
 	StdoutBytes int64      `json:"stdoutBytes"`

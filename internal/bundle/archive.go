@@ -126,7 +126,7 @@ func whole(bin Binary) bool {
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 {
 		return false
 	}
-	sum, err := hashFile(bin.Path)
+	sum, err := HashFile(bin.Path)
 	return err == nil && sum == bin.SHA256
 }
 

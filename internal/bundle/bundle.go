@@ -94,15 +94,15 @@ func inspect(name, path string) (Binary, error) {
 	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
 		return Binary{}, errs.E(errs.InvalidConfig, "%s at %s is not a program", name, path)
 	}
-	sum, err := hashFile(path)
+	sum, err := HashFile(path)
 	if err != nil {
 		return Binary{}, errs.Wrap(errs.InvalidConfig, err, "%s cannot be read at %s", name, path)
 	}
 	return Binary{Path: path, SHA256: sum}, nil
 }
 
-// hashFile is the SHA-256 of a file in hexadecimal digits.
-func hashFile(path string) (string, error) {
+// HashFile is the SHA-256 of a file in hexadecimal digits.
+func HashFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err

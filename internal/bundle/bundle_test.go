@@ -138,7 +138,7 @@ func TestUnpackAtOnce(t *testing.T) {
 				t.Errorf("locate: %v", err)
 				return
 			}
-			if got, err := hashFile(p.Guest.Path); err != nil || got != p.Guest.SHA256 {
+			if got, err := HashFile(p.Guest.Path); err != nil || got != p.Guest.SHA256 {
 				t.Errorf("hash %s, error %v; want %s", got, err, p.Guest.SHA256)
 			}
 		})

@@ -14,7 +14,7 @@ func TestCarried(t *testing.T) {
 		t.Fatalf("Locate: %v", err)
 	}
 	for _, bin := range []Binary{p.Runtime, p.Guest} {
-		if got, err := hashFile(bin.Path); err != nil || got != bin.SHA256 {
+		if got, err := HashFile(bin.Path); err != nil || got != bin.SHA256 {
 			t.Errorf("%s: hash %s, error %v; want %s", bin.Path, got, err, bin.SHA256)
 		}
 		f, err := elf.Open(bin.Path)

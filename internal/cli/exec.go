@@ -35,7 +35,7 @@ func (c *command) exec(ctx context.Context, conn *client.Client, in json.RawMess
 		if err != nil {
 			return err
 		}
-		return c.finish(p.ExitCode, p.TimedOut, p.State)
+		return c.finish(p.ExitCode, p.TimedOut, p.OutOfMemory, p.State)
 	}
 	if _, err := io.WriteString(c.stdout, out.Stdout); err != nil {
 		return fmt.Errorf("write output: %w", err)
@@ -46,14 +46,16 @@ func (c *command) exec(ctx context.Context, conn *client.Client, in json.RawMess
 	if out.Truncated {
 		c.note("part of the output is left out")
 	}
-	return c.finish(out.ExitCode, out.TimedOut, "")
+	return c.finish(out.ExitCode, out.TimedOut, out.OutOfMemory, "")
 }
 
 // finish ends with the exit code of what ran, and says why it ended where that is not plain.
-func (c *command) finish(code *int, timedOut bool, state string) error {
+func (c *command) finish(code *int, timedOut, outOfMemory bool, state string) error {
 	switch {
 	case timedOut:
 		c.note("the command was killed at its time limit")
+	case outOfMemory:
+		c.note("the sandbox's memory was used up: the largest process of the command was killed")
 	case state == "lost":
 		c.note("the sandbox ended under the command")
 	}

@@ -151,9 +151,3 @@ func (r *rig) ended(id string) Process {
 
 // path is a path in the rig's directory.
 func (r *rig) path(name string) string { return filepath.Join(r.root, name) }
-
-// insideGvisor reports whether the tests run in a gVisor sandbox.
-func insideGvisor() bool {
-	_, err := os.Stat("/proc/sentry-meminfo")
-	return err == nil
-}

@@ -50,7 +50,8 @@ func (s *Server) syncDisk() {
 // metrics answers readings of the whole sandbox.
 func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	m := Metrics{At: s.now(), UptimeSeconds: time.Since(s.booted).Seconds(), CPUSeconds: cpuSeconds(), Processes: max(len(tasks())-1, 0)}
-	m.MemoryTotal, m.MemoryUsed = memory()
+	mem := s.readMemory()
+	m.MemoryTotal, m.MemoryUsed = mem.total, mem.used
 	var st unix.Statfs_t
 	// A file system without a size of its own says that it is nearly endless.
 	if unix.Statfs(filepath.Join(s.cfg.Root, "/"), &st) == nil && st.Blocks < uint64(maxStream/max(st.Bsize, 1)) {
@@ -76,35 +77,52 @@ func cpuSeconds() float64 {
 	return total
 }
 
-// memory reads the total and what of it is in use.
-func memory() (total, used int64) {
+// memoryState is what the kernel says of the sandbox's memory, in bytes. Files that are mapped do not count as used: the host takes their pages back when it
+// needs them.
+type memoryState struct {
+	total, used int64
+}
+
+// left is what may still be used, less than nothing where more is used than there should be.
+func (m memoryState) left() int64 { return m.total - m.used }
+
+// readMemory gives zeros where the kernel says nothing.
+func (s *Server) readMemory() memoryState {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
-		return 0, 0
+		return memoryState{}
 	}
-	free := int64(-1)
+	return parseMemory(b, s.gvisor)
+}
+
+// parseMemory reads /proc/meminfo. gVisor's free memory does not go below 0 and is without what is mapped of files, so there what is used is taken.
+func parseMemory(b []byte, gvisor bool) memoryState {
+	m := map[string]int64{}
 	for line := range bytes.Lines(b) {
 		f := bytes.Fields(line)
 		if len(f) < 2 {
 			continue
 		}
-		n, err := strconv.ParseInt(string(f[1]), 10, 64)
-		if err != nil {
-			continue
-		}
-		switch string(f[0]) {
-		case "MemTotal:":
-			total = n << 10
-		case "MemAvailable:":
-			free = n << 10
-		case "MemFree:":
-			if free < 0 {
-				free = n << 10
-			}
+		if n, err := strconv.ParseInt(string(f[1]), 10, 64); err == nil && n >= 0 && n < maxStream>>10 {
+			m[string(f[0])] = n << 10
 		}
 	}
-	if free < 0 {
-		return total, 0
+	out := memoryState{total: m["MemTotal:"]}
+	available, told := m["MemAvailable:"]
+	if !told {
+		available, told = m["MemFree:"]
 	}
-	return total, max(total-free, 0)
+	switch {
+	case gvisor:
+		out.used = m["AnonPages:"] // tmpfs too
+	case told:
+		out.used = max(out.total-available, 0)
+	}
+	return out
+}
+
+// insideGvisor reports whether the kernel is gVisor.
+func insideGvisor() bool {
+	_, err := os.Stat("/proc/sentry-meminfo")
+	return err == nil
 }

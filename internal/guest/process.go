@@ -32,15 +32,16 @@ type process struct {
 
 	input *input
 
-	mu       sync.Mutex
-	timedOut bool
-	reaped   bool // its pid may be another's now
-	followed bool // someone is or was attached
-	attached attached
-	held     [2]*follower
-	exit     exit
-	endedAt  time.Time
-	hasEnded bool
+	mu          sync.Mutex
+	timedOut    bool
+	outOfMemory bool // a part of it was killed as the sandbox's memory was used up
+	reaped      bool // its pid may be another's now
+	followed    bool // someone is or was attached
+	attached    attached
+	held        [2]*follower
+	exit        exit
+	endedAt     time.Time
+	hasEnded    bool
 }
 
 // exit is how a process ended.
@@ -111,7 +112,7 @@ func (p *process) state() Process {
 	defer p.mu.Unlock()
 	return Process{
 		ID: p.id, Command: p.command, Cwd: p.cwd, User: p.user, PID: p.pid, Background: p.background, PTY: p.pty != nil,
-		Running: !p.hasEnded, ExitCode: p.exit.code, Signal: p.exit.signal, TimedOut: p.hasEnded && p.timedOut,
+		Running: !p.hasEnded, ExitCode: p.exit.code, Signal: p.exit.signal, TimedOut: p.hasEnded && p.timedOut, OutOfMemory: p.hasEnded && p.outOfMemory,
 		StartedAt: p.startedAt, EndedAt: p.endedAt, StdoutBytes: p.stdout.size(), StderrBytes: p.stderr.size(),
 	}
 }

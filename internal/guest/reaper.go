@@ -4,6 +4,7 @@ package guest
 
 import (
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -21,6 +22,7 @@ type reaper struct {
 	mu       sync.Mutex
 	children map[int]*process
 	kick     chan struct{} // a child was started
+	none     atomic.Bool   // there is no child
 	stop     chan struct{}
 	wg       sync.WaitGroup
 }
@@ -42,6 +44,7 @@ func (r *reaper) start(p *process, fork func() (int, error), ready func(pid int)
 	if err != nil {
 		return err
 	}
+	r.none.Store(false)
 	ready(pid)
 	r.children[pid] = p
 	if r.everyone {
@@ -56,6 +59,9 @@ func (r *reaper) start(p *process, fork func() (int, error), ready func(pid int)
 	return nil
 }
 
+// childless reports whether nothing at all runs beside the guest.
+func (r *reaper) childless() bool { return r.none.Load() }
+
 // all waits for any child, for ever. Its goroutine ends once there are no children and it was stopped.
 func (r *reaper) all() {
 	defer r.wg.Done()
@@ -66,6 +72,9 @@ func (r *reaper) all() {
 			continue
 		}
 		// No children, so there is nothing below that could become one: wait until one is started.
+		r.mu.Lock()
+		r.none.Store(len(r.children) == 0)
+		r.mu.Unlock()
 		select {
 		case <-r.kick:
 		case <-r.stop:

@@ -45,9 +45,11 @@ type Server struct {
 	bootID      string
 	booted      time.Time
 	privileged  bool // runs as root, so that it can become others
+	gvisor      bool // the kernel is gVisor
 	users       *users
 	reaper      *reaper
 	limiter     limiter
+	guard       *guard // nil unless it is pid 1
 	processes   processes
 	attachments attachments
 	forwards    forwards
@@ -76,7 +78,7 @@ func NewServer(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, bootID: randomID(), booted: time.Now(), privileged: syscall.Geteuid() == 0, users: newUsers(cfg.Root), down: make(chan struct{})}
+	s := &Server{cfg: cfg, bootID: randomID(), booted: time.Now(), privileged: syscall.Geteuid() == 0, gvisor: insideGvisor(), users: newUsers(cfg.Root), down: make(chan struct{})}
 	s.processes.budget = &s.budget
 	s.processes.byID = map[string]*process{}
 	s.once.results = map[string]*result{}
@@ -84,6 +86,9 @@ func NewServer(cfg Config) *Server {
 	s.setToken(cfg.Token)
 	s.null, _ = os.Open(os.DevNull)
 	s.touch()
+	if cfg.Init {
+		s.guard = runGuard(s)
+	}
 	return s
 }
 
@@ -143,6 +148,7 @@ func (s *Server) Close() {
 		}
 	}
 	s.wg.Wait()
+	s.guard.close()
 	s.reaper.close()
 	s.limiter.close()
 	closeAll(s.null)

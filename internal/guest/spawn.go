@@ -264,6 +264,7 @@ func (s *Server) launch(p *process, pl *plan, attr *syscall.ProcAttr) error {
 	return s.reaper.start(p, func() (int, error) {
 		return syscall.ForkExec(pl.program.path, pl.program.argv, attr)
 	}, func(pid int) {
+		s.guard.poke()
 		p.pid, p.startedAt = pid, s.now()
 		if pl.start.TimeoutMS > 0 {
 			p.timer = time.AfterFunc(time.Duration(pl.start.TimeoutMS)*time.Millisecond, p.timeout)

@@ -77,7 +77,10 @@ func named(err error, process string) error {
 
 func execOut(res guest.ExecResult, woke string) *api.ExecOut {
 	p := res.Process
-	out := &api.ExecOut{Running: p.Running, ProcessID: p.ID, TimedOut: p.TimedOut, Signal: p.Signal, StdoutBytes: res.Stdout.Total, StderrBytes: res.Stderr.Total, Woke: woke}
+	out := &api.ExecOut{
+		Running: p.Running, ProcessID: p.ID, TimedOut: p.TimedOut, OutOfMemory: p.OutOfMemory, Signal: p.Signal, StdoutBytes: res.Stdout.Total,
+		StderrBytes: res.Stderr.Total, Woke: woke,
+	}
 	var cut api.OutputCut
 	out.Stdout, cut.Stdout = text(res.Stdout)
 	out.Stderr, cut.Stderr = text(res.Stderr)

@@ -135,7 +135,7 @@ func command(in *api.CommandIn) (guest.Start, error) {
 func show(sandboxID string, p guest.Process) api.Process {
 	out := api.Process{
 		ID: p.ID, SandboxID: sandboxID, Command: p.Command, Cwd: p.Cwd, User: p.User, Background: p.Background, PTY: p.PTY, State: "running",
-		Signal: p.Signal, TimedOut: p.TimedOut, StartedAt: p.StartedAt.UTC(), StdoutBytes: p.StdoutBytes, StderrBytes: p.StderrBytes,
+		Signal: p.Signal, TimedOut: p.TimedOut, OutOfMemory: p.OutOfMemory, StartedAt: p.StartedAt.UTC(), StdoutBytes: p.StdoutBytes, StderrBytes: p.StderrBytes,
 	}
 	if !p.Running {
 		code, ended := p.ExitCode, p.EndedAt.UTC()

@@ -1,8 +1,6 @@
 package xtest
 
 import (
-	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,13 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
 	"github.com/berthrun/berth/api"
-	"github.com/berthrun/berth/client"
 )
 
 // TestReal is a session with real sandboxes: the symptoms of the field, the tools of the base image, the network, the limits.
@@ -26,7 +22,6 @@ func TestReal(t *testing.T) {
 	t.Run("symptoms", func(t *testing.T) { symptoms(t, &r.System, true) })
 	t.Run("base", func(t *testing.T) { base(t, r) })
 	t.Run("found again after a restart", func(t *testing.T) { restart(t, r) })
-	t.Run("memory", func(t *testing.T) { memory(t, r) })
 	t.Run("no network", func(t *testing.T) { noNetwork(t, r) })
 	t.Run("processes", func(t *testing.T) { manyProcesses(t, r) })
 }
@@ -72,29 +67,6 @@ func restart(t *testing.T, r *Real) {
 	Exec(t, r.Client, id, "touch /workspace/go")
 	if got := read(t, r.Client, id, p, 20); got != "before\nafter\n" {
 		t.Errorf("its process wrote %q", got)
-	}
-}
-
-func memory(t *testing.T, r *Real) {
-	id := Sandbox(t, r.Client, api.CreateSandboxIn{Resources: &api.ResourcesIn{MemoryMiB: 256}})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	out, err := client.Call(ctx, r.Client, api.Exec, api.ExecIn{
-		SandboxIn: in(id), CommandIn: api.CommandIn{Command: "python3 -c 'b = bytearray(600 << 20); print(len(b))'"},
-	})
-	// The command alone dies, or the whole sandbox does; in both cases it is said, and never an exit 0.
-	switch e, _ := errors.AsType[*client.Error](err); {
-	case err == nil && (out.ExitCode == nil || *out.ExitCode == 0):
-		t.Errorf("600 MiB in 256: %+v", out)
-	case err != nil && (e == nil || e.Reason != "out_of_memory"):
-		t.Errorf("600 MiB in 256: %+v", err)
-	}
-	sb := Must(t, r.Client, api.GetSandbox, in(id)).Sandbox
-	if sb.State == api.StateStopped && sb.StopReason != "out_of_memory" {
-		t.Errorf("it stopped because of %s", sb.StopReason)
-	}
-	if out := Exec(t, r.Client, id, "echo on"); out.Stdout != "on\n" {
-		t.Errorf("afterwards: %+v", out)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
@@ -273,13 +272,4 @@ func (d *Driver) connect(ctx context.Context) (*net.UnixConn, error) {
 		return nil, errors.Join(errNoProcess, err)
 	}
 	return c.(*net.UnixConn), nil
-}
-
-func hash(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	return sum(f)
 }

@@ -3,8 +3,6 @@ package gvisor
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,26 +14,19 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/bundle"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime/gvisor/proc"
 	"github.com/berthrun/berth/internal/runtime/gvisor/wire"
 )
 
-func sum(r io.Reader) (string, error) {
-	h := sha256.New()
-	if _, err := io.Copy(h, r); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
 // takeOver gets a process of our version to answer: the one there is, or a new one in its place.
 func (d *Driver) takeOver(ctx context.Context) (wire.Hello, error) {
 	var err error
-	if d.binary, err = hash(d.cfg.Binary); err != nil {
+	if d.binary, err = bundle.HashFile(d.cfg.Binary); err != nil {
 		return wire.Hello{}, errs.Wrap(errs.InvalidConfig, err, "the program berth-runtime cannot be read")
 	}
-	if d.guest, err = hash(d.cfg.Guest); err != nil {
+	if d.guest, err = bundle.HashFile(d.cfg.Guest); err != nil {
 		return wire.Hello{}, errs.Wrap(errs.InvalidConfig, err, "the guest program cannot be read")
 	}
 	hello, err := d.Hello(ctx)

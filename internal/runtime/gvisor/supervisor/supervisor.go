@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 	"gvisor.dev/gvisor/runsc/version"
 
+	"github.com/berthrun/berth/internal/bundle"
 	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime/gvisor/cgroup"
@@ -152,16 +153,16 @@ func (s *Supervisor) open(ctx context.Context) error {
 // describeSelf hashes what runs and what will run inside. The guest is copied first: whoever replaces the file while sandboxes run must not
 // change what is mounted in them.
 func (s *Supervisor) describeSelf() error {
-	self, err := hashFile("/proc/self/exe")
+	self, err := bundle.HashFile("/proc/self/exe")
 	if err != nil {
 		return fmt.Errorf("hash program: %w", err)
 	}
-	guest, err := hashFile(s.cfg.Guest)
+	guest, err := bundle.HashFile(s.cfg.Guest)
 	if err != nil {
 		return errs.Wrap(errs.InvalidConfig, err, "the guest program cannot be read")
 	}
 	s.guest = s.path("guest-" + guest[:16])
-	if have, err := hashFile(s.guest); err != nil || have != guest {
+	if have, err := bundle.HashFile(s.guest); err != nil || have != guest {
 		if err := copyFile(s.cfg.Guest, s.guest); err != nil {
 			return fmt.Errorf("copy guest: %w", err)
 		}
@@ -171,19 +172,6 @@ func (s *Supervisor) describeSelf() error {
 		StartedAt: s.cfg.Now().UTC(), Root: s.cfg.Root,
 	}
 	return nil
-}
-
-func hashFile(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 func copyFile(from, to string) error {

@@ -58,6 +58,11 @@ func (path) Do(ctx context.Context, o *op.Operation, raw json.RawMessage, _ call
 	return &call.Result{Value: out}, err
 }
 
+// Stream finds none: this server has no streams.
+func (path) Stream(context.Context, *op.StreamOperation, json.RawMessage, *op.Stream) error {
+	return errs.E(errs.NotFound, "there is no stream here")
+}
+
 func startServer() *httptest.Server {
 	s := &service{files: map[string][]byte{}, ended: map[string]*ended{}}
 	r := op.NewRegistry()

@@ -34,8 +34,9 @@ type Schema struct {
 
 	// Order is the order in which the properties were declared.
 	Order []string `json:"-"`
-	// Nullable marks an output member that may be null; its type is left open.
-	Nullable bool `json:"-"`
+	// Nullable marks an output member that may be null; its type is left open. Null is the type that it has otherwise.
+	Nullable bool   `json:"-"`
+	Null     string `json:"-"`
 }
 
 // Mode says whether objects refuse members that the schema does not name.
@@ -159,7 +160,7 @@ func applyTags(p *Schema, f reflect.StructField, m Mode) {
 		p.Default = defaultOf(p.Type, v)
 	}
 	if f.Tag.Get("null") != "" {
-		p.Type, p.Nullable = "", true
+		p.Null, p.Type, p.Nullable = p.Type, "", true
 	}
 }
 

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -98,6 +99,9 @@ func operation(i op.Info) object {
 	if i.Tool != "" {
 		berth["tool"] = i.Tool
 	}
+	if null := nullable(i.Out, ""); len(null) > 0 {
+		berth["nullable"] = null
+	}
 	o := object{
 		"operationId": i.Name, "summary": i.Title, "description": i.Doc, "tags": []string{i.Toolset},
 		"x-berth": berth, "responses": answers(i, in),
@@ -112,6 +116,21 @@ func operation(i op.Info) object {
 		}
 	}
 	return o
+}
+
+// nullable gives the types of an output's members that may be null, by their paths such as items[].diskGiB: their schemas leave the type open.
+func nullable(s *op.Schema, at string) object {
+	all := object{}
+	for name, p := range s.Properties {
+		if p.Nullable {
+			all[at+name] = p.Null
+		}
+		maps.Copy(all, nullable(p, at+name+"."))
+		if p.Items != nil {
+			maps.Copy(all, nullable(p.Items, at+name+"[]."))
+		}
+	}
+	return all
 }
 
 func parameters(i op.Info, in input) []any {

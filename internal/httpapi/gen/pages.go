@@ -145,7 +145,7 @@ func writeMembers(b *bytes.Buffer, i op.Info, s *op.Schema, prefix string, input
 func kind(p *op.Schema) string {
 	switch {
 	case p.Nullable:
-		return "any or null"
+		return p.Null + " or null"
 	case p.Type == "":
 		return "any"
 	case p.Type == "array":

@@ -7,6 +7,7 @@ func All() []op.Info {
 	return []op.Info{
 		CreateSandbox.Info(), ListSandboxes.Info(), GetSandbox.Info(), UpdateSandbox.Info(), SetSandboxTimeout.Info(), ExtendSandbox.Info(),
 		StartSandbox.Info(), StopSandbox.Info(), DeleteSandbox.Info(),
+		TerminalTicket.Info(), SSH.Info(),
 		Exec.Info(), StartProcess.Info(), ListProcesses.Info(), GetProcess.Info(), ProcessOutput.Info(), ProcessInput.Info(), ProcessSignal.Info(),
 		ReadFile.Info(), WriteFile.Info(), EditFile.Info(), ListFiles.Info(), StatFile.Info(), MakeDirectory.Info(), MoveFile.Info(), RemoveFile.Info(),
 		SearchDocs.Info(), ReadDoc.Info(), ListDocs.Info(),
@@ -16,5 +17,7 @@ func All() []op.Info {
 
 // AllStreams gives every stream's definition. A deployment binds exactly these.
 func AllStreams() []op.StreamInfo {
-	return []op.StreamInfo{}
+	return []op.StreamInfo{
+		Terminal.Info(), SSHConnect.Info(),
+	}
 }

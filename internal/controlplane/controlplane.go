@@ -33,6 +33,7 @@ import (
 	"github.com/berthrun/berth/internal/quota"
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/sandbox"
+	"github.com/berthrun/berth/internal/terminal"
 )
 
 // Config says what a control plane runs on. Useful zero values: only Database, Blobs and Node are needed.
@@ -56,6 +57,9 @@ type Config struct {
 	MCPPath        string           // of the endpoint; /mcp where empty
 	MCPOrigins     []string         // of web pages that may call it beside the server's own
 	MCPHosts       []string         // names that it answers to on loopback beside its own
+	SSHKeys        string           // the file of the keys that sign for SSH; of every control plane the same; kept nowhere where empty
+	TerminalLinger time.Duration    // how long a terminal goes on without anybody; 30 minutes where 0
+	Recheck        time.Duration    // how often an open terminal or SSH connection is held against its key again; 10 s where 0
 	Version        string
 	Now            func() time.Time
 	Logger         *slog.Logger
@@ -99,6 +103,7 @@ type Plane struct {
 	path      *call.Path
 	identity  *identity.Service
 	sandboxes *sandbox.Service
+	terminals *terminal.Service
 	quota     *quota.Service
 	events    *event.Log
 	audit     *audit.Log
@@ -168,6 +173,9 @@ func (p *Plane) services() error {
 	p.sandboxes.Register(p.registry)
 	processes.Register(p.registry)
 	file.New(p.sandboxes).Register(p.registry)
+	if err := p.ways(processes); err != nil {
+		return err
+	}
 	p.identity.Register(p.registry)
 	registerCapabilities(p.registry, p.node, cfg.Version)
 	if err := p.documentation(); err != nil {
@@ -205,7 +213,7 @@ func (p *Plane) faces() error {
 		return err
 	}
 	mux.Handle("/", httpapi.New(httpapi.Config{
-		Registry: p.registry, Path: p.path, Authenticate: p.identity.Authenticate, Ready: p.ready, PublicURL: cfg.PublicURL,
+		Registry: p.registry, Path: p.path, Authenticate: p.identity.Authenticate, Ticket: p.terminals.Redeem, Ready: p.ready, PublicURL: cfg.PublicURL,
 		TrustedProxies: cfg.TrustedProxies, Logger: cfg.Logger, Version: cfg.Version,
 	}))
 	base := cfg.MCPPath

@@ -282,7 +282,7 @@ func (s *AttachedStream) Read(p []byte) (int, error) {
 	return 0, err
 }
 
-// Offset is the offset of the next byte that Read gives, as far as nothing was lost on the way to it.
+// Offset is the offset of the next byte that Read gives; behind a Read of n bytes, less n it is that of the first of them, unless bytes were lost in between.
 func (s *AttachedStream) Offset() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

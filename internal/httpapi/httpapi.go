@@ -32,6 +32,8 @@ type Config struct {
 	Path     Path
 	// Authenticate gives the caller whom a bearer token stands for. A token that is not good is errs.Unauthenticated.
 	Authenticate func(ctx context.Context, token string) (*caller.Caller, error)
+	// Ticket gives the caller of a single-use ticket for a socket of a sandbox, for browsers, which send no header. Nil takes none.
+	Ticket func(ctx context.Context, ticket, sandboxID string) (*caller.Caller, error)
 	// Ready says whether calls can be served, for /readyz; nil is always.
 	Ready func(ctx context.Context) error
 	// PublicURL is the address under which callers reach this server; it is named in the OpenAPI document and its origin is trusted.

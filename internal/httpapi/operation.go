@@ -55,10 +55,15 @@ func (s *server) authenticate(rec *recorder, r *http.Request) (*caller.Caller, e
 	if err != nil {
 		return nil, err
 	}
+	return s.known(rec, r, found), nil
+}
+
+// known completes a caller with what is known of the call.
+func (s *server) known(rec *recorder, r *http.Request, found *caller.Caller) *caller.Caller {
 	c := *found // it may be shared with other calls
 	c.Face, c.Client, c.SourceIP, c.RequestID = caller.FaceHTTP, clip(r.UserAgent()), rec.source, rec.requestID
 	rec.orgID, rec.principal = c.OrgID, c.PrincipalID
-	return &c, nil
+	return &c
 }
 
 func bearer(r *http.Request) (string, error) {

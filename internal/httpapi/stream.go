@@ -28,7 +28,7 @@ func (s *server) stream(o *op.StreamOperation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		rec := w.(*recorder)
 		rec.operation = o.Name
-		c, err := s.authenticate(rec, r)
+		c, err := s.authenticateStream(rec, r, o)
 		if err != nil {
 			s.fail(w, r, err)
 			return
@@ -54,6 +54,18 @@ func (s *server) stream(o *op.StreamOperation) http.HandlerFunc {
 			panic(http.ErrAbortHandler) // breaks the connection off
 		}
 	}
+}
+
+// authenticateStream finds out who opens a stream: by a key, or where there is none and the stream takes one, by a ticket.
+func (s *server) authenticateStream(rec *recorder, r *http.Request, o *op.StreamOperation) (*caller.Caller, error) {
+	if len(r.Header.Values("Authorization")) > 0 || o.In.Properties["ticket"] == nil || s.Ticket == nil || !r.URL.Query().Has("ticket") {
+		return s.authenticate(rec, r)
+	}
+	found, err := s.Ticket(r.Context(), r.URL.Query().Get("ticket"), r.PathValue("p0"))
+	if err != nil {
+		return nil, err
+	}
+	return s.known(rec, r, found), nil
 }
 
 // either serves an operation and the stream that shares its route: the stream where its argument says so.

@@ -45,10 +45,7 @@ func (s *Service) Authenticate(ctx context.Context, token string) (*caller.Calle
 		return nil, errUnauthenticated()
 	}
 	s.note(k, now)
-	return &caller.Caller{
-		OrgID: k.OrgID, WorkspaceID: k.WorkspaceID, PrincipalID: k.ID, KeyID: k.ID, PersonID: k.CreatedBy.Person, AgentID: k.CreatedBy.Agent,
-		AppID: k.CreatedBy.App, Scopes: k.Scopes,
-	}, nil
+	return callerOf(k), nil
 }
 
 func (s *Service) lookUp(ctx context.Context, h string) (*keyRow, error) {

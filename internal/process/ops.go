@@ -277,3 +277,8 @@ func orInt(n, def int) int {
 	}
 	return n
 }
+
+// Started notes a process that outlives the call that started it, such as a terminal: what is kept of it must be found once its sandbox is gone.
+func (s *Service) Started(ctx context.Context, orgID, sandboxID string, p guest.Process) error {
+	return s.remember(ctx, s.DB, orgID, show(sandboxID, p))
+}

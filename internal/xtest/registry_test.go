@@ -93,6 +93,14 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.SandboxWaitIn{SandboxIn: sb})
 	case api.StopSandbox.Name, api.DeleteSandbox.Name:
 		return encode(t, api.SandboxWaitIn{SandboxIn: own()})
+	case api.TerminalTicket.Name:
+		return encode(t, api.SandboxWriteIn{SandboxIn: inside})
+	case api.SSH.Name:
+		return encode(t, api.SSHIn{SandboxIn: inside, PublicKey: publicKey(t)})
+	case api.Terminal.Name:
+		return encode(t, api.TerminalIn{SandboxIn: inside})
+	case api.SSHConnect.Name:
+		return encode(t, inside)
 	case api.Exec.Name:
 		return encode(t, api.ExecIn{SandboxIn: inside, CommandIn: api.CommandIn{Command: "cat >> " + name}, Stdin: "once"})
 	case api.StartProcess.Name:
@@ -170,6 +178,7 @@ func (g *registry) state(t *testing.T) string {
 		`SELECT id, name, scopes, expires_at, revoked_at, hash FROM keys ORDER BY id`,
 		`SELECT scope, key, used FROM usage WHERE used <> 0 ORDER BY scope, key`,
 		`SELECT scope, key, value FROM limits ORDER BY scope, key`,
+		`SELECT hash, key_id, sandbox_id FROM terminal_tickets ORDER BY hash`,
 		`SELECT id, name FROM organizations ORDER BY id`,
 		`SELECT id, name FROM workspaces ORDER BY id`,
 		`SELECT id, type, data FROM events ORDER BY id`,

@@ -19,5 +19,6 @@ func All() []op.Info {
 func AllStreams() []op.StreamInfo {
 	return []op.StreamInfo{
 		Terminal.Info(), SSHConnect.Info(),
+		DownloadFile.Info(), UploadFile.Info(),
 	}
 }

@@ -24,7 +24,7 @@ const Module = "github.com/berthrun/berth"
 
 // ranks gives the rank of an area: the folder and all below it, the longest match counts. A package imports only lower ranks and its own area.
 var ranks = map[string]int{
-	"internal/errs": 0, "internal/id": 0, "internal/caller": 0,
+	"internal/errs": 0, "internal/id": 0, "internal/caller": 0, "internal/tarball": 0,
 	"internal/config": 1, "internal/metrics": 1, "internal/debug": 1, "docs": 1,
 	"api/op": 1, "internal/db": 1, "internal/blob": 1, "internal/disk": 1, "internal/runtime": 1, "internal/guest": 1, "internal/bundle": 1,
 	"api": 2, "internal/nodeapi": 2,

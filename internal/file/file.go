@@ -39,6 +39,7 @@ func (s *Service) Register(r *op.Registry) {
 	bind(s, r, api.MakeDirectory, func(in *api.MakeDirectoryIn) string { return in.SandboxID }, mkdir)
 	bind(s, r, api.MoveFile, func(in *api.MoveFileIn) string { return in.SandboxID }, move)
 	bind(s, r, api.RemoveFile, func(in *api.RemoveFileIn) string { return in.SandboxID }, remove)
+	s.registerStreams(r)
 }
 
 // session is one call on a guest.

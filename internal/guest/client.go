@@ -44,6 +44,7 @@ type Client struct {
 	token     func() string
 	seen      seen
 	observe   func(call string, failed bool, took time.Duration)
+	features  features
 }
 
 // Observe has fn told of every call that ended: its name, of a few, whether it failed, and how long it took. It must be called before the first call.

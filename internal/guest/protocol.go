@@ -30,6 +30,7 @@ const (
 	FeatureMetrics   = "metrics"  // GET /metrics
 	FeatureExport    = "export"   // GET /processes/export
 	FeatureShutdown  = "shutdown" // POST /shutdown
+	FeatureContent   = "content"  // GET and PUT /files/content
 )
 
 // The limits of the protocol.
@@ -340,6 +341,27 @@ type ExportEnd struct {
 	Processes int `json:"processes"`
 }
 
+// ContentHeader carries a ContentInfo as base64 of JSON with the answer to GET /files/content?path=&user=&offset=&length=&tar=: the answer's body is the
+// file's bytes as they are, from offset on (a negative one counts from the end) and at most length, where there is a length. With tar the path is a folder,
+// or a file, and the body a tar stream of it, whose end tells that it is whole. HEAD answers the header alone.
+const ContentHeader = "Berth-Content"
+
+// ContentInfo describes what is in a content's body. Of a tar Length is -1.
+type ContentInfo struct {
+	Info   FileInfo `json:"info"`
+	Offset int64    `json:"offset"`
+	Length int64    `json:"length"` // of the body; 0 where the offset is beyond the end
+}
+
+// ContentWritten answers PUT /files/content?path=&user=&mode=&ifMatch=&sha256=&tar=, whose body are the file's bytes as they are. They go to a temporary
+// name, are synced and renamed; with sha256 only where it is theirs, else the error is "digest". Missing parents are made, and where the body ends early
+// nothing is changed. With tar the body is a tar stream that is unpacked into the folder at path, file by file.
+type ContentWritten struct {
+	FileWritten       // SHA256 is of what was received; empty of a tar
+	Bytes       int64 `json:"bytes"`             // received
+	Entries     int   `json:"entries,omitempty"` // unpacked
+}
+
 // Error is what the guest answers instead, with a status of 4xx or 5xx.
 type Error struct {
 	Code    string `json:"code"`    // one of the Code constants
@@ -367,5 +389,6 @@ const (
 	CodeCannotRun    = "cannot_run" // no such program, user or directory
 	CodeStopping     = "stopping"   // the sandbox is being shut down
 	CodeRefused      = "refused"    // a port
+	CodeDigest       = "digest"     // of what was received is another than was said
 	CodeInternal     = "internal"
 )

@@ -116,6 +116,8 @@ func (s *Server) Handler() http.Handler {
 		"POST /files/mkdir":           s.fileMkdir,
 		"POST /files/move":            s.fileMove,
 		"POST /files/remove":          s.fileRemove,
+		"GET /files/content":          s.getContent,
+		"PUT /files/content":          s.putContent,
 		"GET /activity":               s.activity,
 		"GET /metrics":                s.metrics,
 		"POST /sync":                  s.sync,
@@ -157,7 +159,7 @@ func (s *Server) Close() {
 // hello answers who it is.
 func (s *Server) hello(w http.ResponseWriter, _ *http.Request) {
 	features := []string{
-		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureAttach, FeatureForward,
+		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureContent, FeatureAttach, FeatureForward,
 	}
 	if len(s.cfg.SFTP) > 0 {
 		features = append(features, FeatureSFTP)

@@ -244,8 +244,10 @@ func errorStatuses() []int {
 
 func responses() object {
 	codes := map[int][]string{
-		http.StatusRequestEntityTooLarge: {string(errs.InvalidInput)},
-		http.StatusUnsupportedMediaType:  {string(errs.InvalidInput)},
+		http.StatusPreconditionFailed:           {string(errs.InvalidState)},
+		http.StatusRequestedRangeNotSatisfiable: {string(errs.InvalidInput)},
+		http.StatusRequestEntityTooLarge:        {string(errs.InvalidInput)},
+		http.StatusUnsupportedMediaType:         {string(errs.InvalidInput)},
 	}
 	for _, c := range errs.Codes() {
 		codes[c.Status()] = append(codes[c.Status()], string(c))

@@ -76,6 +76,14 @@ func streamRoute(i op.StreamInfo) object {
 		answer["content"] = object{i.Media: media(i)}
 	}
 	all := object{strconv.Itoa(i.Status): answer}
+	if i.Kind == op.Download {
+		all["206"] = object{"description": "A part.", "headers": idHeader(), "content": object{i.Media: media(i)}}
+		all["304"] = object{"description": "The caller has it already.", "headers": idHeader()}
+		all["416"] = object{"$ref": "#/components/responses/416"}
+	}
+	if i.Kind == op.Download || i.Kind == op.Upload {
+		all["412"] = object{"$ref": "#/components/responses/412"}
+	}
 	for _, status := range errorStatuses() {
 		if status != http.StatusRequestEntityTooLarge && status != http.StatusUnsupportedMediaType {
 			all[strconv.Itoa(status)] = object{"$ref": "#/components/responses/" + strconv.Itoa(status)}

@@ -46,7 +46,7 @@ func (s *server) stream(o *op.StreamOperation) http.HandlerFunc {
 		switch {
 		case err == nil || conn.hijacked:
 		case rec.status == 0:
-			s.fail(w, r, err)
+			s.fail(w, r, finer(err))
 		default:
 			if r.Context().Err() == nil && errs.CodeOf(err) == errs.Internal {
 				s.Logger.ErrorContext(r.Context(), "stream failed inside the server", "operation", rec.operation, "request_id", rec.requestID, "error", err)
@@ -66,6 +66,17 @@ func (s *server) authenticateStream(rec *recorder, r *http.Request, o *op.Stream
 		return nil, err
 	}
 	return s.known(rec, r, found), nil
+}
+
+// finer gives errors that HTTP has a status of its own for that status.
+func finer(err error) error {
+	switch e := errs.From(err); {
+	case e.Code == errs.InvalidState && e.Reason == "changed":
+		return statusError{http.StatusPreconditionFailed, err}
+	case e.Code == errs.InvalidInput && e.Reason == "range":
+		return statusError{http.StatusRequestedRangeNotSatisfiable, err}
+	}
+	return err
 }
 
 // either serves an operation and the stream that shares its route: the stream where its argument says so.

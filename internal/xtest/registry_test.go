@@ -136,6 +136,10 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.MoveFileIn{SandboxIn: inside, From: there().Path, To: name + ".moved"})
 	case api.RemoveFile.Name:
 		return encode(t, api.RemoveFileIn{FileIn: there()})
+	case api.DownloadFile.Name:
+		return encode(t, there())
+	case api.UploadFile.Name:
+		return encode(t, api.UploadFileIn{FileIn: file(g.sandbox, name+"/uploaded"), Mode: "0600"})
 	case api.GetAccount.Name, api.GetLimits.Name, api.ListCapabilities.Name:
 		return "{}"
 	case api.SearchDocs.Name:

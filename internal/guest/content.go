@@ -1,0 +1,389 @@
+//go:build linux
+
+package guest
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"hash"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	// contentBuffer is how much of a content is moved at once.
+	contentBuffer = 256 << 10
+	// contentBuffers is how many of them an upload fills while others are written and hashed.
+	contentBuffers = 4
+)
+
+// getContent answers with a file's bytes.
+func (s *Server) getContent(w http.ResponseWriter, r *http.Request) {
+	s.touch()
+	q := r.URL.Query()
+	offset, length, err := contentRange(q)
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	if q.Get("tar") == "true" {
+		s.getTar(w, r, q)
+		return
+	}
+	var f *os.File
+	var info FileInfo
+	err = s.asNamed(q.Get("user"), func() error {
+		p, err := cleanPath(q.Get("path"))
+		if err != nil {
+			return err
+		}
+		file, fi, err := s.openRegular(p)
+		if err != nil {
+			return err
+		}
+		f, info = file, s.info(p, fi)
+		return nil
+	})
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	defer f.Close()
+	c := ContentInfo{Info: info, Offset: offset}
+	if offset < 0 {
+		c.Offset = max(info.Size+offset, 0)
+	}
+	c.Length = max(info.Size-c.Offset, 0)
+	if length >= 0 {
+		c.Length = min(c.Length, length)
+	}
+	setContent(w, c)
+	w.Header().Set("Content-Length", strconv.FormatInt(c.Length, 10))
+	if r.Method == http.MethodHead || c.Length == 0 {
+		return
+	}
+	if err := s.giveBytes(w, f, c); err != nil {
+		panic(http.ErrAbortHandler) // the file was cut, or cannot be read: the host sees that the body is short
+	}
+	s.touch()
+}
+
+func (s *Server) giveBytes(w io.Writer, f *os.File, c ContentInfo) error {
+	if _, err := f.Seek(c.Offset, io.SeekStart); err != nil {
+		return err
+	}
+	buf := make([]byte, min(c.Length, contentBuffer))
+	for left := c.Length; left > 0; {
+		n, err := f.Read(buf[:min(left, int64(len(buf)))])
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return err
+			}
+			left -= int64(n)
+			s.touch()
+			continue
+		}
+		if err == nil {
+			err = io.ErrNoProgress
+		}
+		return err
+	}
+	return nil
+}
+
+func setContent(w http.ResponseWriter, c ContentInfo) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // times are in range
+	}
+	w.Header().Set(ContentHeader, base64.StdEncoding.EncodeToString(b))
+	w.Header().Set("Content-Type", "application/octet-stream")
+}
+
+// contentRange reads offset and length; a length of -1 is to the end.
+func contentRange(q url.Values) (offset, length int64, err error) {
+	length = -1
+	for name, into := range map[string]*int64{"offset": &offset, "length": &length} {
+		if v := q.Get(name); v != "" {
+			if *into, err = strconv.ParseInt(v, 10, 64); err != nil || name == "length" && *into < 0 {
+				return 0, 0, fail(CodeInvalid, "%s is not a number of bytes", name)
+			}
+		}
+	}
+	return offset, length, nil
+}
+
+// putContent makes a file of the request's body.
+func (s *Server) putContent(w http.ResponseWriter, r *http.Request) {
+	s.touch()
+	q := r.URL.Query()
+	if q.Get("tar") == "true" {
+		out, err := s.putTar(r, q)
+		answer(w, out, err)
+		return
+	}
+	out, err := s.receive(r, q)
+	s.touch()
+	answer(w, out, err)
+}
+
+// incoming is a file that is being received.
+type incoming struct {
+	path, target string
+	mode         string
+	ifMatch      string
+	temp         string // its name; empty where no directory beside the target takes it
+	file         *os.File
+	made         bool
+	dirs         []string // that were made for it, the deepest first
+}
+
+// receive takes the body into a temporary file as the account, and puts that in the target's place once it is whole.
+func (s *Server) receive(r *http.Request, q url.Values) (*ContentWritten, error) {
+	in := &incoming{mode: q.Get("mode"), ifMatch: q.Get("ifMatch")}
+	user := q.Get("user")
+	err := s.asNamed(user, func() error {
+		err := s.prepareReceive(in, q.Get("path"))
+		if err != nil {
+			_ = in.undo()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	placed := false
+	defer func() {
+		_ = in.file.Close()
+		if !placed {
+			_ = s.asNamed(user, in.undo)
+		}
+	}()
+	sum, n, err := s.takeBytes(in.file, r.Body)
+	if err != nil {
+		return nil, s.pathError(in.path, err)
+	}
+	if want := q.Get("sha256"); want != "" && !strings.EqualFold(want, sum) {
+		return nil, fail(CodeDigest, "the SHA-256 of what was received is %s", sum)
+	}
+	out := &ContentWritten{Bytes: n}
+	err = s.asNamed(user, func() error {
+		defer s.locks.lock(in.target)()
+		if err := s.place(in); err != nil {
+			return s.pathError(in.path, err)
+		}
+		placed = true
+		info, err := s.describeTarget(in)
+		out.FileWritten = FileWritten{Info: info, SHA256: sum, Made: in.made}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// prepareReceive checks all that can be checked before the bytes are there, and opens the temporary file.
+func (s *Server) prepareReceive(in *incoming, name string) error {
+	p, err := cleanPath(name)
+	if err != nil {
+		return err
+	}
+	if _, err := parseMode(in.mode, 0); err != nil {
+		return err
+	}
+	in.path = p
+	if in.target, err = s.resolve(p); err != nil {
+		return err
+	}
+	old, err := s.writable(p, in.target)
+	if err != nil {
+		return err
+	}
+	if err := checkMatch(p, in.ifMatch, old); err != nil {
+		return err
+	}
+	if old == nil {
+		for dir := path.Dir(in.target); dir != "/" && !isDir(dir); dir = path.Dir(dir) {
+			in.dirs = append(in.dirs, dir)
+		}
+		if err := os.MkdirAll(path.Dir(in.target), 0o755); err != nil {
+			return s.pathError(p, err)
+		}
+	}
+	if in.file, in.temp, err = tempBeside(in.target); err == nil {
+		return nil
+	}
+	if old == nil || !refusesRename(err) {
+		return s.pathError(p, err)
+	}
+	// The account may change the file but put nothing beside it: what is received waits elsewhere.
+	f, err := os.CreateTemp(s.host("/tmp"), ".berth-*.tmp")
+	if err != nil {
+		return s.pathError(p, err)
+	}
+	in.file = f
+	return os.Remove(f.Name())
+}
+
+// undo removes what was made for a file that did not come.
+func (in *incoming) undo() error {
+	if in.temp != "" {
+		_ = os.Remove(in.temp)
+	}
+	for _, dir := range in.dirs {
+		if os.Remove(dir) != nil {
+			break // something else is in it now
+		}
+	}
+	return nil
+}
+
+func refusesRename(err error) bool {
+	return errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EBUSY)
+}
+
+func tempBeside(target string) (*os.File, string, error) {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	temp := path.Join(path.Dir(target), ".berth-"+hex.EncodeToString(b[:])+".tmp")
+	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	return f, temp, err
+}
+
+// place puts what was received in the target's place. The target may have changed meanwhile: all is checked again.
+func (s *Server) place(in *incoming) error {
+	old, err := s.writable(in.path, in.target)
+	if err != nil {
+		return err
+	}
+	if err := checkMatch(in.path, in.ifMatch, old); err != nil {
+		return err
+	}
+	perm, err := parseMode(in.mode, 0o644)
+	if err != nil {
+		return err
+	}
+	if old != nil && in.mode == "" {
+		perm = old.Mode & 0o7777
+	}
+	in.made = old == nil
+	err = syscall.EACCES
+	if in.temp != "" {
+		err = s.rename(in, perm, old)
+	}
+	if err != nil && old != nil && refusesRename(err) {
+		return pour(in, perm)
+	}
+	return err
+}
+
+func (s *Server) rename(in *incoming, perm uint32, old *syscall.Stat_t) error {
+	if err := keepOwner(in.file, old); err != nil {
+		return err
+	}
+	if err := syscall.Fchmod(int(in.file.Fd()), perm); err != nil {
+		return err
+	}
+	if err := in.file.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(in.temp, in.target); err != nil {
+		return err
+	}
+	syncDir(path.Dir(in.target))
+	return nil
+}
+
+// pour writes what was received into the file that is there.
+func pour(in *incoming, perm uint32) error {
+	if _, err := in.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(in.target, os.O_WRONLY|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, in.file)
+	if err == nil && in.mode != "" {
+		err = syscall.Fchmod(int(f.Fd()), perm)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if in.temp != "" {
+		_ = os.Remove(in.temp)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// describeTarget describes the file that was written to under the path that was given.
+func (s *Server) describeTarget(in *incoming) (FileInfo, error) {
+	fi, err := os.Lstat(in.target)
+	if err != nil {
+		return FileInfo{}, s.pathError(in.path, err)
+	}
+	return s.info(in.path, fi), nil
+}
+
+// takeBytes writes a body to a file and gives its SHA-256. While one buffer is filled the ones before it are hashed and written.
+func (s *Server) takeBytes(f *os.File, body io.Reader) (sum string, n int64, err error) {
+	free, full := make(chan []byte, contentBuffers), make(chan []byte, contentBuffers)
+	for range contentBuffers {
+		free <- make([]byte, contentBuffer)
+	}
+	h := sha256.New()
+	written := make(chan error, 1)
+	go func() { written <- drainTo(f, h, full, free) }()
+	for err == nil {
+		buf := <-free
+		if buf == nil {
+			break // the file takes no more
+		}
+		got := 0
+		for got < contentBuffer && err == nil {
+			var m int
+			m, err = body.Read(buf[got:contentBuffer])
+			got += m
+		}
+		if got > 0 {
+			n += int64(got)
+			full <- buf[:got]
+			s.touch()
+		}
+	}
+	close(full)
+	if werr := <-written; werr != nil {
+		return "", n, werr
+	}
+	if err != io.EOF { // exactly: another one says that it is not whole
+		return "", n, fail(CodeInvalid, "the content broke off after %d bytes", n)
+	}
+	return hex.EncodeToString(h.Sum(nil)), n, nil
+}
+
+func drainTo(f *os.File, h hash.Hash, full <-chan []byte, free chan<- []byte) (err error) {
+	defer close(free)
+	for buf := range full {
+		if err != nil {
+			continue
+		}
+		h.Write(buf)
+		if _, err = f.Write(buf); err != nil {
+			free <- nil
+			continue
+		}
+		free <- buf
+	}
+	return err
+}

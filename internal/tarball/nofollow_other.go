@@ -1,0 +1,5 @@
+//go:build !unix
+
+package tarball
+
+const noFollow = 0

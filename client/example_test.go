@@ -3,48 +3,211 @@ package client_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"net/http"
+	"os"
+	"time"
 
 	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/client"
 )
 
-// server answers as a deployment would.
-func server() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusCreated)
-		fmt.Fprint(w, `{"idempotencyKey":"k","status":"done","ready":true,"sandbox":{"id":"sbx_aaaaaaaaaaaaaaaaaaaa","name":"build"}}`)
-	})
-	mux.HandleFunc("GET /v1/sandboxes/{id}", func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusNotFound)
-		fmt.Fprint(w, `{"error":{"code":"NOT_FOUND","message":"there is no such sandbox","suggestion":"List sandboxes.","requestId":"req_1"}}`)
-	})
-	return mux
+// connect makes the client of an example.
+func connect() *client.Client {
+	c, err := client.New(os.Getenv("BERTH_URL"), os.Getenv("BERTH_API_KEY"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	return c
 }
 
-func ExampleCall() {
-	c, err := client.New("http://localhost", "KEY", client.InProcess(server()))
+// sandbox makes one for an example, and what removes it.
+func sandbox(name string) (id string, remove func()) {
+	c := connect()
+	made, err := client.Call(context.Background(), c, api.CreateSandbox, api.CreateSandboxIn{Name: name})
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	out, err := client.Call(context.Background(), c, api.CreateSandbox, api.CreateSandboxIn{Name: "build"})
+	id = made.Sandbox.ID
+	return id, func() {
+		if _, err := client.Call(context.Background(), c, api.DeleteSandbox, api.SandboxWaitIn{SandboxIn: api.SandboxIn{SandboxID: id}}); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+func Example() {
+	ctx := context.Background()
+	c, err := client.New(os.Getenv("BERTH_URL"), os.Getenv("BERTH_API_KEY"))
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	fmt.Println(out.Sandbox.Name, out.Ready)
-	// Output: build true
+	made, err := client.Call(ctx, c, api.CreateSandbox, api.CreateSandboxIn{Name: "hello"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	this := api.SandboxIn{SandboxID: made.Sandbox.ID}
+
+	ran, err := client.Call(ctx, c, api.Exec, api.ExecIn{SandboxIn: this, CommandIn: api.CommandIn{Command: "echo $((6*7)); exit 3"}})
+	if err != nil {
+		log.Fatal(err) // the call failed; a command that failed is no error
+	}
+	fmt.Print(ran.Stdout)
+	fmt.Println("exit code", *ran.ExitCode)
+
+	if _, err := client.Call(ctx, c, api.DeleteSandbox, api.SandboxWaitIn{SandboxIn: this}); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 42
+	// exit code 3
+}
+
+func ExampleCall_files() {
+	ctx, c := context.Background(), connect()
+	id, remove := sandbox("files")
+	defer remove()
+	this := api.SandboxIn{SandboxID: id}
+
+	written, err := client.Call(ctx, c, api.WriteFile, api.WriteFileIn{FileIn: api.FileIn{SandboxIn: this, Path: "notes/today.txt"}, Data: "one\ntwo\n"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(written.File.Size, "bytes, new:", written.Created)
+
+	// Only if nobody has changed it since.
+	_, err = client.Call(ctx, c, api.EditFile, api.EditFileIn{
+		FileIn: api.FileIn{SandboxIn: this, Path: "notes/today.txt"}, OldText: "two", NewText: "2", IfMatch: written.File.ETag,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	read, err := client.Call(ctx, c, api.ReadFile, api.ReadFileIn{FileIn: api.FileIn{SandboxIn: this, Path: "notes/today.txt"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Print(read.Data)
+	// Output:
+	// 8 bytes, new: true
+	// one
+	// 2
+}
+
+func ExampleCall_process() {
+	ctx, c := context.Background(), connect()
+	id, remove := sandbox("process")
+	defer remove()
+
+	started, err := client.Call(ctx, c, api.StartProcess, api.StartProcessIn{
+		SandboxIn: api.SandboxIn{SandboxID: id},
+		CommandIn: api.CommandIn{Command: "for i in 1 2 3; do echo line $i; done"},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	in := api.ProcessOutputIn{ProcessIn: api.ProcessIn{SandboxID: id, ProcessID: started.Process.ID}, WaitSeconds: 10}
+	for {
+		part, err := client.Call(ctx, c, api.ProcessOutput, in)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Print(part.Data)
+		if part.EOF {
+			break
+		}
+		in.Offset = part.NextOffset
+	}
+	// Output:
+	// line 1
+	// line 2
+	// line 3
+}
+
+func ExampleCall_list() {
+	ctx, c := context.Background(), connect()
+	for _, name := range []string{"list-a", "list-b", "list-c"} {
+		_, remove := sandbox(name)
+		defer remove()
+	}
+
+	in := api.ListSandboxesIn{State: []string{api.StateRunning}, Order: "oldest", PageIn: op.PageIn{Limit: 2}}
+	for {
+		page, err := client.Call(ctx, c, api.ListSandboxes, in)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, s := range page.Items {
+			fmt.Println(s.Name)
+		}
+		if page.NextCursor == nil {
+			break
+		}
+		in.Cursor = *page.NextCursor
+	}
+	// Output:
+	// list-a
+	// list-b
+	// list-c
+}
+
+func ExampleCall_retry() {
+	ctx, c := context.Background(), connect()
+
+	// A key of your own outlives the program: write it down before the call.
+	in := api.CreateSandboxIn{WriteIn: op.WriteIn{IdempotencyKey: "order-1234"}, Name: "order-1234"}
+	first, err := client.Call(ctx, c, api.CreateSandbox, in)
+	if err != nil {
+		log.Fatal(err)
+	}
+	again, err := client.Call(ctx, c, api.CreateSandbox, in)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("the same:", first.Sandbox.ID == again.Sandbox.ID, "replayed:", again.Replayed)
+
+	in.Name = "something-else"
+	_, err = client.Call(ctx, c, api.CreateSandbox, in)
+	fmt.Println(client.CodeOf(err))
+
+	if _, err := client.Call(ctx, c, api.DeleteSandbox, api.SandboxWaitIn{SandboxIn: api.SandboxIn{SandboxID: first.Sandbox.ID}}); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// the same: true replayed: true
+	// IDEMPOTENCY_CONFLICT
 }
 
 func ExampleError() {
-	c, err := client.New("http://localhost", "KEY", client.InProcess(server()))
-	if err != nil {
-		fmt.Println(err)
-		return
+	ctx, c := context.Background(), connect()
+
+	_, err := client.Call(ctx, c, api.GetSandbox, api.SandboxIn{SandboxID: "sbx_00000000000000000000"})
+	switch client.CodeOf(err) {
+	case "":
+		fmt.Println("it is there")
+	case "NOT_FOUND":
+		fmt.Println("make a new one:", err)
+	default:
+		log.Fatal(err)
 	}
-	_, err = client.Call(context.Background(), c, api.GetSandbox, api.SandboxIn{SandboxID: "sbx_bbbbbbbbbbbbbbbbbbbb"})
-	fmt.Println(client.CodeOf(err), "-", err)
-	// Output: NOT_FOUND - there is no such sandbox (NOT_FOUND)
+	// Output: make a new one: there is no sandbox sbx_00000000000000000000 (NOT_FOUND)
+}
+
+func ExampleNew() {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 64
+	c, err := client.New(os.Getenv("BERTH_URL"), os.Getenv("BERTH_API_KEY"),
+		client.HTTPClient(&http.Client{Transport: transport, Timeout: 100 * time.Second}),
+		client.UserAgent("my-program/1.0"),
+		client.Attempts(6),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	who, err := client.Call(context.Background(), c, api.GetAccount, api.None{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(who.Scopes)
+	// Output: [admin]
 }

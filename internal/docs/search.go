@@ -42,9 +42,16 @@ func newIndex(pages []*Page) *index {
 			continue // it names everything and says nothing
 		}
 		about := words(p.Title + " " + strings.ReplaceAll(p.ID, "/", " ") + " " + p.Summary)
+		generated := strings.HasPrefix(p.ID, "reference")
 		for _, s := range p.Sections {
+			if generated && s.Level > 2 {
+				continue // the parts of one operation are one
+			}
+			if generated && s.Level == 2 {
+				s.End = s.Whole
+			}
 			pt := part{page: p, section: s, terms: map[string]float64{}, bonus: 1}
-			if strings.HasPrefix(p.ID, "reference") {
+			if generated {
 				pt.bonus = reference
 			}
 			pt.add(about, inPage/2)

@@ -5,15 +5,15 @@ import (
 	"unicode"
 )
 
-// words gives the terms of a text as they are indexed: in lower case, without endings, names such as idempotencyKey and run_command both whole and
+// words gives the terms of a text as they are indexed: in lower case, without endings, names such as idempotencyKey, run_command and read-only both whole and
 // in their parts, and without the words that every text has.
 func words(text string) []string {
 	var all []string
-	for _, name := range strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' }) {
-		name = strings.Trim(name, "_")
+	for _, name := range strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' && r != '-' }) {
+		name = strings.Trim(name, "_-")
 		parts := split(name)
 		if len(parts) > 1 {
-			all = append(all, strings.ToLower(name))
+			all = append(all, strings.ToLower(strings.ReplaceAll(name, "-", "")))
 		}
 		for _, p := range parts {
 			if p = strings.ToLower(p); !common[p] {
@@ -24,13 +24,13 @@ func words(text string) []string {
 	return all
 }
 
-// split divides a name at underscores and where a capital follows a small letter.
+// split divides a name at underscores, hyphens, and where a capital follows a small letter.
 func split(name string) []string {
 	var parts []string
 	start := 0
 	for i, r := range name {
 		switch {
-		case r == '_':
+		case r == '_' || r == '-':
 			if i > start {
 				parts = append(parts, name[start:i])
 			}

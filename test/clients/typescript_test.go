@@ -74,6 +74,30 @@ func published(t *testing.T) string {
 	return app
 }
 
+// typeScriptPage makes one program of the code on the documentation's page, and of the README's another that is only compiled.
+func typeScriptPage(t *testing.T, app string) string {
+	t.Helper()
+	for file, name := range map[string]string{"../../docs/typescript.md": "page.ts", "../../clients/typescript/README.md": "readme.ts"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		program := "declare const process: { env: Record<string, string | undefined> };\n"
+		blocks := strings.Split(string(text), "```ts\n")[1:]
+		for _, b := range blocks {
+			code, _, _ := strings.Cut(b, "```")
+			program += code
+		}
+		if len(blocks) == 0 {
+			t.Fatalf("%s has no code", file)
+		}
+		if err := os.WriteFile(filepath.Join(app, name), []byte(program), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "page.ts"
+}
+
 func command(t *testing.T, dir, name string, args ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -97,6 +121,9 @@ func TestTypeScriptClient(t *testing.T) {
 	command(t, app, tsc, "--noEmit", "--strict", "--exactOptionalPropertyTypes", "--module", "nodenext", "--target", "es2022",
 		"--lib", "es2023,dom,dom.asynciterable", "--types", "", "usage.ts")
 
+	program := typeScriptPage(t, app)
+	command(t, app, tsc, "--strict", "--module", "nodenext", "--target", "es2022", "--lib", "es2023,dom,dom.asynciterable", "--types", "", program, "readme.ts")
+
 	s := xtest.Start(t, xtest.Options{})
 	f := &faults{next: s.Plane.Handler(), seen: map[string]int{}}
 	server := httptest.NewServer(f)
@@ -107,6 +134,14 @@ func TestTypeScriptClient(t *testing.T) {
 	cmd.Env = append(os.Environ(), "BERTH_URL="+server.URL, "BERTH_API_KEY="+s.Key)
 	if err := cmd.Run(); err != nil {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+	page := exec.CommandContext(t.Context(), "node", strings.TrimSuffix(program, ".ts")+".js")
+	page.Dir, page.Env = app, append(os.Environ(), "BERTH_URL="+s.URL, "BERTH_API_KEY="+s.Key)
+	printed, err := page.CombinedOutput()
+	for _, want := range []string{"0 42\n", "one\ntwo\n", "1\n2\n3\n", "typescript 20", "true\n"} {
+		if err != nil || !strings.Contains(string(printed), want) {
+			t.Errorf("the page's program: %v, prints no %q:\n%s", err, want, printed)
+		}
 	}
 	for _, kind := range []string{"dropped", "cut", "hung", "limited"} {
 		if f.count(kind) < 2 {

@@ -33,5 +33,5 @@ func main() {
 
 // commands are those that this program adds to the derived ones.
 func commands(env func(string) string) []*cobra.Command {
-	return []*cobra.Command{serveCommand(env), devCommand(env), prepareCommand(env), removeCommand(env), configCommand(env)}
+	return []*cobra.Command{serveCommand(env), devCommand(env), prepareCommand(env), removeCommand(env), configCommand(env), doctorCommand(env)}
 }

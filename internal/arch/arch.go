@@ -32,6 +32,7 @@ var ranks = map[string]int{
 	"internal/image": 3, "internal/quota": 3, "internal/identity": 3, "internal/audit": 3, "internal/event": 3, "internal/docs": 3,
 	"internal/catalog": 4, "internal/call": 4,
 	"internal/httpapi": 5, "internal/mcpapi": 5, "internal/docsapi": 5, "internal/cli": 5,
+	"internal/doctor":       4,
 	"internal/controlplane": 6, "internal/nodeagent": 6,
 	"internal/httpapi/gen": 7, "internal/config/gen": 7, "internal/bundle/pack": 7, "internal/image/bootstrap/prepare": 7, // programs that only make runs
 	"cmd": 7, "internal/xtest": 7, "internal/arch": 7, "bench": 7, "test": 7, "clients": 7,

@@ -114,3 +114,24 @@ func HashFile(path string) (string, error) {
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
+
+// Hash gives the SHA-256 of one of the programs as Locate would find it, without unpacking anything; errs.InvalidConfig where it is nowhere.
+func Hash(opts Options, name string) (string, error) {
+	named := opts.Runtime
+	if name == Guest {
+		named = opts.Guest
+	}
+	if bundled := assets(); named == "" && bundled != nil {
+		m, err := readManifest(bundled)
+		return m[name].SHA256, err
+	}
+	if named == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("locate own program: %w", err)
+		}
+		named = filepath.Join(filepath.Dir(exe), name)
+	}
+	b, err := inspect(name, named)
+	return b.SHA256, err
+}

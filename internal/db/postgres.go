@@ -16,12 +16,9 @@ const channel = "berth"
 
 func (d *DB) openPostgres(ctx, run context.Context, cfg Config) error {
 	d.dialect = Postgres
-	pc, err := pgx.ParseConfig(cfg.URL)
+	pc, err := parsePostgres(cfg.URL)
 	if err != nil {
 		return err
-	}
-	if pc.ConnectTimeout == 0 {
-		pc.ConnectTimeout = 10 * time.Second
 	}
 	d.write = stdlib.OpenDB(*pc)
 	d.write.SetMaxOpenConns(cfg.MaxConns)
@@ -42,6 +39,17 @@ func (d *DB) openPostgres(ctx, run context.Context, cfg Config) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+func parsePostgres(url string) (*pgx.ConnConfig, error) {
+	pc, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	if pc.ConnectTimeout == 0 {
+		pc.ConnectTimeout = 10 * time.Second
+	}
+	return pc, nil
 }
 
 // advisory makes servers that start at once migrate one after the other.

@@ -3,11 +3,13 @@ package xtest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -40,6 +42,7 @@ func TestOperateAServer(t *testing.T) {
 	box := Sandbox(t, r.Client, api.CreateSandboxIn{Resources: &api.ResourcesIn{MemoryMiB: 256}})
 	before := Must(t, r.Client, api.GetSandbox, in(box)).Sandbox
 	t.Run("metrics and state", func(t *testing.T) { privatePages(t, private) })
+	t.Run("doctor", func(t *testing.T) { examined(t, r, file) })
 	t.Run("a line a call", func(t *testing.T) { callLines(t, r, box) })
 	t.Run("ends in order", func(t *testing.T) { endsInOrder(t, r, private, box) })
 	manager.wait(t, "STOPPING=1")
@@ -103,6 +106,65 @@ func callLines(t *testing.T, r *Real, box string) {
 	if strings.Contains(r.Log(), secret) {
 		t.Error("an argument is in the log")
 	}
+}
+
+// examined has the real program examine the machine and its server, as root and as nobody.
+func examined(t *testing.T, r *Real, config string) {
+	for _, uid := range []uint32{0, 65534} {
+		bin := r.bin
+		if uid != 0 { // where nobody reaches it
+			bin = filepath.Join(t.TempDir(), "berth")
+			must(t, os.Chmod(filepath.Dir(filepath.Dir(bin)), 0o755), os.Chmod(filepath.Dir(bin), 0o755), copyProgram(r.bin, bin))
+			config = "" // it may not be read either
+		}
+		args := []string{"doctor", "-o", "json", "--data", filepath.Join(r.Dir, "data"), "--images", os.Getenv("BERTH_BASE_DIR"), "--port", r.port}
+		if config != "" {
+			args = append(args, "--config", config)
+		}
+		cmd := exec.Command(bin, args...) //nolint:gosec // the program under test
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		raw, err := cmd.Output()
+		var out struct {
+			Errors int
+			Checks []struct{ ID, Status, Found, Do string }
+		}
+		if jerr := json.Unmarshal(raw, &out); jerr != nil {
+			t.Fatalf("%v, %v: %s", err, jerr, raw)
+		}
+		status := map[string]string{}
+		for _, c := range out.Checks {
+			status[c.ID] = c.Status
+		}
+		want := map[string]string{"server": "ok", "host.mcp.gated": "ok", "host.kernel": "ok", "host.namespaces": "ok"}
+		if uid == 0 {
+			want["database"], want["node.image"], want["node.disk"], want["data.files"], want["host.nftables"] = "ok", "ok", "ok", "ok", "ok"
+			if err != nil || out.Errors != 0 {
+				t.Errorf("%d errors, %v: %s", out.Errors, err, raw)
+			}
+		} else {
+			want["database"], want["host.nftables"], want["data.folder"] = "skipped", "skipped", "skipped"
+		}
+		for id, s := range want {
+			if status[id] != s {
+				t.Errorf("as %d, %s is %q, want %q: %s", uid, id, status[id], s, raw)
+			}
+		}
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func copyProgram(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o755) //nolint:gosec // a program
 }
 
 type execEnd struct {

@@ -73,6 +73,19 @@ func Prepare(ctx context.Context, opts Options) (Result, error) {
 	})
 }
 
+// ID gives the id of the image that Prepare would give. INVALID_CONFIG where the host is none that images can be made on.
+func ID(opts Options) (string, error) {
+	h, err := newHost(os.DirFS("/"))
+	if err != nil {
+		return "", err
+	}
+	r, err := newRecipe(h, opts)
+	if err != nil {
+		return "", err
+	}
+	return r.id(), nil
+}
+
 // Load gives the finished image of that id under dir, or NOT_FOUND.
 func Load(dir, id string) (Result, error) {
 	dir, err := filepath.Abs(dir)

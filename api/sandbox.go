@@ -32,6 +32,8 @@ type Sandbox struct {
 	Error            string            `json:"error,omitempty" doc:"Why it failed."`
 	Generation       int64             `json:"generation" doc:"Grows with every change of state."`
 	CreatedBy        op.CreatedBy      `json:"createdBy"`
+	Retention        string            `json:"retention,omitempty" doc:"How long it is kept once stopped or paused, then deleted; for ever where absent."`
+	DeletesAt        *time.Time        `json:"deletesAt,omitempty" doc:"When a stopped or paused one is deleted."`
 	Usage            *Usage            `json:"usage,omitempty" doc:"The latest reading of a running one."`
 }
 
@@ -68,7 +70,7 @@ type CreateSandboxIn struct {
 	op.WaitIn
 	Template         string            `json:"template,omitempty" pattern:"^[a-zA-Z0-9][a-zA-Z0-9._:-]{0,127}$" default:"base" doc:"A template's name or id."`
 	Name             string            `json:"name,omitempty" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Unique in the workspace."`
-	GetOrCreate      bool              `json:"getOrCreate,omitempty" doc:"With name: gives the sandbox that has the name already, started if it was stopped."`
+	GetOrCreate      bool              `json:"getOrCreate,omitempty" doc:"With name: gives the sandbox that has the name already, started if it was stopped; a failed one is replaced."`
 	TTLSeconds       int               `json:"ttlSeconds,omitempty" min:"60" max:"2592000" default:"86400" doc:"How long it lives before onExpiry happens."`
 	IdlePauseSeconds *int              `json:"idlePauseSeconds,omitempty" min:"0" max:"86400" doc:"How long it may be idle before onIdle happens: 60 to 86400, or 0 for ever."`
 	OnIdle           string            `json:"onIdle,omitempty" enum:"pause,stop" doc:"Both keep the files; pause keeps memory too."`
@@ -92,6 +94,8 @@ type NetworkIn struct {
 type SandboxOut struct {
 	op.WriteOut
 	Status  string   `json:"status" doc:"done: the call was carried out."`
+	Existed bool     `json:"existed,omitempty" doc:"getOrCreate found it: it was there before."`
+	Differs []string `json:"differs,omitempty" doc:"Arguments that the one found does not follow; update_sandbox changes some."`
 	Ready   bool     `json:"ready" doc:"The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is."`
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
 }
@@ -116,7 +120,31 @@ type SandboxWaitIn struct {
 
 // GetSandboxOut is the output of sandboxes.get.
 type GetSandboxOut struct {
-	Sandbox Sandbox `json:"sandbox"`
+	Sandbox       Sandbox        `json:"sandbox"`
+	Storage       *Storage       `json:"storage,omitempty"`
+	Lifetime      *Lifetime      `json:"lifetime,omitempty"`
+	RecoveryPoint *RecoveryPoint `json:"recoveryPoint,omitempty"`
+}
+
+// Storage is what a sandbox's disk holds.
+type Storage struct {
+	DiskUsedMiB *float64   `json:"diskUsedMiB,omitempty" doc:"Of its own writes, as last measured."`
+	MeasuredAt  *time.Time `json:"measuredAt,omitempty"`
+	DiskGiB     int64      `json:"diskGiB" doc:"What it may hold, and what counts against the limits, while stopped too."`
+}
+
+// Lifetime is how long a sandbox has lived and has left.
+type Lifetime struct {
+	AgeSeconds       int64  `json:"ageSeconds"`
+	UpSeconds        int64  `json:"upSeconds" doc:"Since the last boot; 0 when it does not run."`
+	RemainingSeconds *int64 `json:"remainingSeconds,omitempty" doc:"Until expiresAt."`
+	Next             string `json:"next,omitempty" doc:"What happens when the time is over: pause, stop or delete."`
+}
+
+// RecoveryPoint is what a sandbox would come back with if it ended now.
+type RecoveryPoint struct {
+	Kind string     `json:"kind" doc:"disk: files and no processes. memory: processes too."`
+	At   *time.Time `json:"at,omitempty" doc:"When it was taken; absent while it runs: then it is the disk as it is."`
 }
 
 // ListSandboxesIn is the input of sandboxes.list.
@@ -149,6 +177,7 @@ type UpdateSandboxIn struct {
 	WakeOnTimers     *bool             `json:"wakeOnTimers,omitempty"`
 	IdlePauseSeconds *int              `json:"idlePauseSeconds,omitempty" min:"0" max:"86400" doc:"60 to 86400, or 0 for ever."`
 	Persist          *bool             `json:"persist,omitempty" doc:"Never idles."`
+	Retention        *string           `json:"retention,omitempty" pattern:"^([0-9]{1,6}(s|m|h|d)|never)$" doc:"How long it is kept once stopped or paused, then deleted: 1m to 3650d, or never."`
 }
 
 // SetTimeoutIn is the input of sandboxes.setTimeout.
@@ -193,7 +222,7 @@ var (
 	UpdateSandbox = op.Def[UpdateSandboxIn, SandboxOut]{
 		Name: "sandboxes.update", Route: "PATCH /v1/sandboxes/{sandboxId}", Action: "compute:sandboxes:update", Tool: "update_sandbox",
 		Hints: op.Write | op.Idempotent, Toolset: SetSandboxes, Title: "Change a sandbox",
-		Doc: "Changes a sandbox's name, labels, environment, idling and waking. What is left out stays as it is.",
+		Doc: "Changes a sandbox's name, labels, environment, idling, waking and retention. What is left out stays as it is.",
 	}
 	SetSandboxTimeout = op.Def[SetTimeoutIn, SandboxOut]{
 		Name: "sandboxes.setTimeout", Route: "PUT /v1/sandboxes/{sandboxId}/timeout", Action: "compute:sandboxes:extend", Tool: "set_sandbox_timeout",

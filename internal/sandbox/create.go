@@ -142,12 +142,18 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 		if err != nil {
 			return err
 		}
-		if there != nil && in.GetOrCreate {
+		switch {
+		case there != nil && !in.GetOrCreate:
+			return errNameTaken(there)
+		case there != nil && there.State == api.StateFailed:
+			// It never came up and has nothing to keep: it makes room.
+			there.cause = "replaced"
+			if err := s.moveTx(ctx, tx, there, api.StateDeleting); err != nil {
+				return err
+			}
+		case there != nil:
 			d.Resource = there.resource()
 			return nil
-		}
-		if there != nil {
-			return errNameTaken(r.Name)
 		}
 	}
 	if err := s.store.insert(ctx, tx, r); err != nil {
@@ -159,21 +165,26 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 	return s.Events.Append(ctx, tx, r.OrgID, r.WorkspaceID, "sandbox."+api.StateCreating, r.ID, map[string]any{"to": api.StateCreating, "generation": r.Generation})
 }
 
-func errNameTaken(name string) error {
-	return errs.E(errs.AlreadyExists, "a sandbox named %s exists", name).
-		Suggest("Choose another name, or pass getOrCreate: true to get the one that exists.").With("path", "name")
+func errNameTaken(there *row) error {
+	e := errs.E(errs.AlreadyExists, "a sandbox named %s exists", there.Name).With("path", "name").With("sandboxId", there.ID).With("state", there.State)
+	if there.State == api.StateFailed {
+		return e.Suggest("It failed. Delete it, choose another name, or pass getOrCreate: true, which replaces it.")
+	}
+	return e.Suggest("Choose another name, or pass getOrCreate: true to get the one that exists.")
 }
 
 func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.Draft) (*api.SandboxOut, error) {
+	asked := d.Data.(*row)
+	existed := d.Resource.ID != asked.ID
 	s.nudge(d.Resource.ID)
 	if in.GetOrCreate {
-		// The one that had the name already may be stopped.
-		_, _, err := s.reach(ctx, d.Resource.ID, verbUse)
-		if err != nil && !errs.Is(err, errs.Busy) {
-			return nil, err
-		}
+		s.nudgeFailed(ctx, in.Name)
 	}
-	r, err := s.settle(ctx, d.Resource.ID, remaining(ctx, time.Duration(in.Wait())*time.Second))
+	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
+	r, err := s.settle(ctx, d.Resource.ID, time.Until(until))
+	if err == nil && existed && r.State == api.StateStopped && r.StopReason != bootFailed {
+		r, err = s.startUntil(ctx, r, until)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +194,11 @@ func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.
 	case goes(r):
 		return nil, errNotFound(r.ID) // it was deleted meanwhile
 	}
-	return s.out(r), nil
+	out := s.out(r)
+	if existed {
+		out.Existed, out.Differs = true, differs(in, asked, r)
+	}
+	return out, nil
 }
 
 // out is the result of a write that leaves a sandbox.

@@ -56,9 +56,9 @@ func (s *Service) dropGuest(id string) {
 		e.client.Close()
 		delete(p.clients, id)
 	}
-	s.mu.Lock()
-	delete(s.readings, id)
-	s.mu.Unlock()
+	s.samples.mu.Lock()
+	delete(s.samples.latest, id)
+	s.samples.mu.Unlock()
 }
 
 func (s *Service) dropGuests() {
@@ -71,8 +71,11 @@ func (s *Service) dropGuests() {
 	}
 }
 
-// How it was woken, as results say it.
-const wokeByBoot = "boot"
+// How it was woken, as results say it, and why, as its log does.
+const (
+	wokeByBoot = "boot"
+	causeUsed  = "used"
+)
 
 // useWait is how long a call waits for a boot before it answers BUSY.
 const useWait = 25 * time.Second
@@ -132,6 +135,7 @@ func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, 
 			if c := caller.From(ctx); !r.AutoWake || c.ReadOnly || !s.MayWake(c) {
 				return nil, "", errAsleep(r)
 			}
+			r.cause = causeUsed
 			err := s.move(ctx, r, api.StateStarting)
 			if err != nil && !errors.Is(err, errLostRace) {
 				return nil, "", err
@@ -153,12 +157,20 @@ func (s *Service) Explain(ctx context.Context, id string, err error) error {
 		return nil
 	case e.Code == errs.InvalidState && e.Reason == string(runtime.Stopped): // it was found dead when it was dialed again
 	case e.Code == errs.HostUnavailable, e.Code == errs.Unavailable, e.Code == errs.Timeout, e.Code == errs.Upstream:
+	case e.Code == errs.NotFound: // of a file, or its node no longer has the sandbox
+		if r, gerr := s.store.get(context.WithoutCancel(ctx), s.DB, id); gerr == nil && (r == nil || goes(r)) {
+			return errDeletedMeanwhile(id)
+		}
+		return err
 	default:
 		return err
 	}
 	r := s.awaitDeath(ctx, id)
 	if r == nil {
 		return err
+	}
+	if goes(r) {
+		return errDeletedMeanwhile(id)
 	}
 	e := errs.E(errs.InvalidState, "the sandbox ended while the call ran: %s", r.StopReason).Because(r.StopReason).With("state", r.State)
 	if r.StopReason == runtime.ReasonOutOfMemory {
@@ -179,7 +191,7 @@ func (s *Service) awaitDeath(ctx context.Context, id string) *row {
 		if st, err := s.Driver.Get(ctx, id); err == nil {
 			s.report(ctx, st)
 		}
-		r, err := s.find(ctx, s.DB, id)
+		r, err := s.findDeleted(ctx, s.DB, id)
 		if err == nil && r.State != api.StateRunning {
 			dead = r
 		}

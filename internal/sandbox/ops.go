@@ -21,6 +21,9 @@ func (s *Service) Register(r *op.Registry) {
 	op.Handle(r, api.GetSandbox, op.Handler[api.SandboxIn, api.GetSandboxOut]{
 		Draft: func(ctx context.Context, in *api.SandboxIn) (*op.Draft, error) { return s.draft(ctx, in.SandboxID) }, Act: s.actGet,
 	})
+	op.Handle(r, api.SandboxMetrics, op.Handler[api.SandboxMetricsIn, api.SandboxMetricsOut]{
+		Draft: func(ctx context.Context, in *api.SandboxMetricsIn) (*op.Draft, error) { return s.draftEnded(ctx, in.SandboxID) }, Act: s.actMetrics,
+	})
 	op.Handle(r, api.UpdateSandbox, op.Handler[api.UpdateSandboxIn, api.SandboxOut]{
 		Draft:  func(ctx context.Context, in *api.UpdateSandboxIn) (*op.Draft, error) { return s.draftUpdate(ctx, in) },
 		Intent: s.intentUpdate, Act: s.actUpdate,
@@ -84,7 +87,9 @@ func (s *Service) actGet(ctx context.Context, in *api.SandboxIn, _ *op.Draft) (*
 	}
 	sb := s.show(r)
 	sb.Usage = s.reading(ctx, r)
-	return &api.GetSandboxOut{Sandbox: sb}, nil
+	out := &api.GetSandboxOut{Sandbox: sb, Lifetime: s.lifetime(r), RecoveryPoint: recoveryPoint(r)}
+	out.Storage, err = s.storage(ctx, r, sb.Usage)
+	return out, err
 }
 
 func (s *Service) actList(ctx context.Context, in *api.ListSandboxesIn, _ *op.Draft) (*api.ListSandboxesOut, error) {
@@ -126,7 +131,7 @@ func (s *Service) actList(ctx context.Context, in *api.ListSandboxesIn, _ *op.Dr
 	}
 	for _, r := range rows {
 		sb := s.show(r)
-		sb.Usage = s.reading(ctx, r)
+		sb.Usage = s.known(r)
 		out.Items = append(out.Items, sb)
 	}
 	out.TotalRunning, err = s.store.countRunning(ctx, s.DB, c.OrgID, f.PrincipalID)
@@ -142,6 +147,11 @@ func (s *Service) draftUpdate(ctx context.Context, in *api.UpdateSandboxIn) (*op
 	}
 	if in.IdlePauseSeconds != nil {
 		if err := checkIdle(int64(*in.IdlePauseSeconds)); err != nil {
+			return nil, err
+		}
+	}
+	if in.Retention != nil {
+		if _, err := retention(*in.Retention); err != nil {
 			return nil, err
 		}
 	}
@@ -180,19 +190,22 @@ func (s *Service) intentUpdate(ctx context.Context, tx op.Tx, in *api.UpdateSand
 		if in.IdlePauseSeconds != nil {
 			r.IdleSeconds = int64(*in.IdlePauseSeconds)
 		}
+		if in.Retention != nil {
+			r.RetentionSeconds, _ = retention(*in.Retention) // checked by the draft
+		}
 		if in.Name != nil && *in.Name != "" {
 			there, err := s.store.named(ctx, tx, r.WorkspaceID, *in.Name)
 			if err != nil {
 				return err
 			}
 			if there != nil && there.ID != r.ID {
-				return errNameTaken(*in.Name)
+				return errNameTaken(there)
 			}
 		}
 		return nil
 	})
 	if db.IsUnique(err) {
-		return errNameTaken(*in.Name)
+		return errNameTaken(&row{Name: *in.Name})
 	}
 	return err
 }
@@ -227,7 +240,7 @@ func (s *Service) intentTimeout(ctx context.Context, tx op.Tx, in *api.SetTimeou
 const maxLife = 30 * 24 * time.Hour
 
 func (s *Service) draftExtend(ctx context.Context, in *api.ExtendIn) (*op.Draft, error) {
-	by, err := duration(in.By)
+	by, err := duration("by", in.By)
 	if err != nil {
 		return nil, err
 	}
@@ -252,10 +265,10 @@ func (s *Service) intentExtend(ctx context.Context, tx op.Tx, in *api.ExtendIn, 
 	})
 }
 
-// duration reads a duration that a person types: a number and s, m, h or d.
-func duration(text string) (time.Duration, error) {
+// duration reads a duration that a person types as an argument: a number and s, m, h or d.
+func duration(argument, text string) (time.Duration, error) {
 	unit := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}
-	bad := errs.E(errs.InvalidInput, "by must be a duration such as 30m, 8h or 3d").With("path", "by")
+	bad := errs.E(errs.InvalidInput, "%s must be a duration such as 30m, 8h or 3d", argument).With("path", argument)
 	if len(text) < 2 {
 		return 0, bad
 	}

@@ -27,6 +27,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.ctx = ctx
 	s.mu.Unlock()
 	s.wg.Go(func() { s.watch(ctx) })
+	s.wg.Go(func() { s.runSampler(ctx) })
 	tick := time.NewTicker(s.Tick)
 	defer tick.Stop()
 	var audited, last time.Time
@@ -167,9 +168,10 @@ func (s *Service) keepTime(ctx context.Context) error {
 func (s *Service) expire(ctx context.Context, r *row, now time.Time) error {
 	expired := r.ExpiresAt > 0 && r.ExpiresAt <= db.Micros(now)
 	to := api.StateDeleting
+	r.cause = endCause(r, expired)
 	switch {
 	case r.State == api.StateDeleted:
-		return s.store.purge(ctx, s.DB, r.ID)
+		return s.purge(ctx, r.ID)
 	case r.State == api.StateRunning && expired && r.OnExpiry != "delete":
 		to, r.StopReason = api.StateStopping, "expired"
 	case r.State == api.StateRunning && !expired:
@@ -183,6 +185,30 @@ func (s *Service) expire(ctx context.Context, r *row, now time.Time) error {
 	}
 	s.nudge(r.ID)
 	return nil
+}
+
+// endCause says why time ends a sandbox.
+func endCause(r *row, expired bool) string {
+	switch {
+	case r.State == api.StateFailed:
+		return "failed"
+	case expired && r.OnExpiry == "delete":
+		return "expired"
+	case r.State == api.StateStopped, r.State == api.StatePaused:
+		return "retention"
+	}
+	return ""
+}
+
+// purge removes the tombstone of a deleted sandbox and everything that was kept with it: its readings and what its processes wrote.
+func (s *Service) purge(ctx context.Context, id string) error {
+	if err := s.Keeper.Forget(ctx, id); err != nil {
+		return err
+	}
+	if err := s.store.dropReadings(ctx, s.DB, id); err != nil {
+		return err
+	}
+	return s.store.purge(ctx, s.DB, id)
 }
 
 // active asks a sandbox's guest whether it is in use, and records the answer. A guest that does not answer is taken as idle: its time has come.

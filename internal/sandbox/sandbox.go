@@ -81,22 +81,24 @@ type Config struct {
 	// Grace is how long a stopping sandbox gets to end by itself. 5 s where 0.
 	Grace time.Duration
 	// Tick is how often idling and expiry are looked at. 1 s where 0.
-	Tick   time.Duration
-	Now    func() time.Time
-	Logger *slog.Logger
+	Tick time.Duration
+	// SampleEvery is how often running sandboxes are read. 15 s where 0.
+	SampleEvery time.Duration
+	Now         func() time.Time
+	Logger      *slog.Logger
 }
 
 // Service owns the sandboxes of a deployment.
 type Service struct {
 	Config
-	store    store
-	guests   guestPool
-	lost     atomic.Bool // the node does not answer
-	mu       sync.Mutex
-	working  map[string]*worker
-	readings map[string]reading
-	wg       sync.WaitGroup
-	ctx      context.Context // of Run: workers end with it
+	store   store
+	guests  guestPool
+	samples sampler
+	lost    atomic.Bool // the node does not answer
+	mu      sync.Mutex
+	working map[string]*worker
+	wg      sync.WaitGroup
+	ctx     context.Context // of Run: workers end with it
 }
 
 // New makes the service. Run carries its sandboxes on.
@@ -110,6 +112,9 @@ func New(c Config) *Service {
 	if c.Tick == 0 {
 		c.Tick = time.Second
 	}
+	if c.SampleEvery == 0 {
+		c.SampleEvery = sampleEvery
+	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -122,7 +127,8 @@ func New(c Config) *Service {
 	if c.DiskBounds == nil {
 		c.DiskBounds = func(context.Context, string) (int64, int64, error) { return 10, 30, nil }
 	}
-	s := &Service{Config: c, working: map[string]*worker{}, readings: map[string]reading{}}
+	s := &Service{Config: c, working: map[string]*worker{}}
+	s.samples.latest, s.samples.pending, s.samples.asking = map[string]reading{}, map[string][]sample{}, map[string]chan struct{}{}
 	s.guests.clients = map[string]*guestEntry{}
 	return s
 }

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"context"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -22,43 +21,9 @@ func (s *Service) show(r *row) api.Sandbox {
 	if r.State == api.StateRunning {
 		sb.EndedAt = nil
 	}
+	if r.RetentionSeconds > 0 {
+		sb.Retention = spell(time.Duration(r.RetentionSeconds) * time.Second)
+	}
+	sb.DeletesAt = timeOf(deletesAt(r))
 	return sb
-}
-
-const mib = 1 << 20
-
-// reading asks the node for a running sandbox's use of CPU, memory and disk; nil where there is none. CPU is the average since the reading before, or since
-// the boot.
-func (s *Service) reading(ctx context.Context, r *row) *api.Usage {
-	if r.State != api.StateRunning {
-		return nil
-	}
-	rctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	st, err := s.Driver.Stats(rctx, r.ID)
-	if err != nil {
-		return nil
-	}
-	now := s.Now()
-	since, used := db.Time(r.StartedAt), 0.0
-	s.mu.Lock()
-	if last, ok := s.readings[r.ID]; ok && last.boot == r.BootGeneration && now.Sub(last.at) > 0 {
-		since, used = last.at, last.cpu
-	}
-	if last, ok := s.readings[r.ID]; !ok || last.boot != r.BootGeneration || now.Sub(last.at) > 5*time.Second {
-		s.readings[r.ID] = reading{boot: r.BootGeneration, at: now, cpu: st.CPUSeconds}
-	}
-	s.mu.Unlock()
-	u := &api.Usage{At: now.UTC(), MemoryUsedMiB: float64(st.MemoryBytes) / mib, DiskUsedMiB: float64(st.DiskBytes) / mib}
-	if span := now.Sub(since).Seconds(); span > 0 {
-		u.CPUPercent = max(0, (st.CPUSeconds-used)/span*100)
-	}
-	return u
-}
-
-// reading is what was read last of a sandbox.
-type reading struct {
-	boot int64
-	at   time.Time
-	cpu  float64
 }

@@ -175,6 +175,12 @@ func errAsleep(r *row) error {
 		Suggest("Start it with start_sandbox, from a credential and endpoint that may, then call again.")
 }
 
+// errDeletedMeanwhile is the error of a call under which its sandbox was deleted.
+func errDeletedMeanwhile(id string) error {
+	return errs.E(errs.NotFound, "the sandbox %s was deleted while the call ran", id).Because("deleted").
+		Suggest("Nothing of it is left. Create another one.").With("sandboxId", id)
+}
+
 func errNotFound(id string) error {
 	return errs.E(errs.NotFound, "there is no sandbox %s", id).Suggest("Check the id; list_sandboxes shows which exist.")
 }

@@ -35,11 +35,14 @@ type row struct {
 	StartedAt, EndedAt              int64
 	TTLSeconds, ExpiresAt, ActiveAt int64
 	StopReason, Error               string
+	RetentionSeconds                int64 // of a stopped or paused one; 0: for ever
+
+	cause string // of the transition under way, for its event; not stored
 }
 
 const columns = `id, org_id, workspace_id, name, state, generation, boot_generation, node_id, template, image, vcpu_milli, memory_mib, disk_gib,
 	internet, env, metadata, idle_seconds, on_idle, on_expiry, auto_wake, wake_on_timers, persist, guest_token, created_by, principal_id,
-	created_at, state_at, started_at, ended_at, ttl_seconds, expires_at, active_at, stop_reason, error`
+	created_at, state_at, started_at, ended_at, ttl_seconds, expires_at, active_at, stop_reason, error, retention_seconds`
 
 type store struct{}
 
@@ -51,7 +54,7 @@ func scan(s scanner) (*row, error) {
 	err := s.Scan(&r.ID, &r.OrgID, &r.WorkspaceID, &r.Name, &r.State, &r.Generation, &r.BootGeneration, &r.NodeID, &r.Template, &r.Image,
 		&r.VCPUMilli, &r.MemoryMiB, &r.DiskGiB, &r.Internet, &env, &metadata, &r.IdleSeconds, &r.OnIdle, &r.OnExpiry, &r.AutoWake,
 		&r.WakeOnTimers, &r.Persist, &r.GuestToken, &by, &r.PrincipalID, &r.CreatedAt, &r.StateAt, &r.StartedAt, &r.EndedAt, &r.TTLSeconds, &r.ExpiresAt,
-		&r.ActiveAt, &r.StopReason, &r.Error)
+		&r.ActiveAt, &r.StopReason, &r.Error, &r.RetentionSeconds)
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +98,10 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 		return err
 	}
 	res, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+columns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-		$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34) ON CONFLICT DO NOTHING`,
+		$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35) ON CONFLICT DO NOTHING`,
 		r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Generation, r.BootGeneration, r.NodeID, r.Template, r.Image, r.VCPUMilli, r.MemoryMiB,
 		r.DiskGiB, flag(r.Internet), env, metadata, r.IdleSeconds, r.OnIdle, r.OnExpiry, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist),
-		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error)
+		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error, r.RetentionSeconds)
 	if err != nil {
 		return fmt.Errorf("insert sandbox: %w", err)
 	}
@@ -127,8 +130,8 @@ func (s store) save(ctx context.Context, tx op.Tx, r *row) error {
 		return err
 	}
 	res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET name = $1, env = $2, metadata = $3, idle_seconds = $4, auto_wake = $5, wake_on_timers = $6,
-		persist = $7, expires_at = $8, active_at = $9 WHERE id = $10 AND generation = $11`,
-		r.Name, env, metadata, r.IdleSeconds, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist), r.ExpiresAt, r.ActiveAt, r.ID, r.Generation)
+		persist = $7, expires_at = $8, active_at = $9, retention_seconds = $10 WHERE id = $11 AND generation = $12`,
+		r.Name, env, metadata, r.IdleSeconds, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist), r.ExpiresAt, r.ActiveAt, r.RetentionSeconds, r.ID, r.Generation)
 	if err != nil {
 		return fmt.Errorf("save sandbox: %w", err)
 	}
@@ -253,11 +256,12 @@ func (s store) living(ctx context.Context, q op.Tx) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE state <> 'deleted'`))
 }
 
-// due gives sandboxes that a rule of time concerns at now: expiry, idling, failed for an hour, deleted for a day.
+// due gives sandboxes that a rule of time concerns at now: expiry, idling, the end of a retention, failed for an hour, deleted for a day.
 func (s store) due(ctx context.Context, q op.Tx, now, failedBefore, deletedBefore int64) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE
 		(state = 'running' AND ((expires_at > 0 AND expires_at <= $1) OR (idle_seconds > 0 AND persist = 0 AND active_at + idle_seconds * 1000000 <= $1)))
 		OR (state IN ('stopped', 'paused') AND on_expiry = 'delete' AND expires_at > 0 AND expires_at <= $1)
+		OR (state IN ('stopped', 'paused') AND retention_seconds > 0 AND state_at + retention_seconds * 1000000 <= $1)
 		OR (state = 'failed' AND state_at <= $2) OR (state = 'deleted' AND state_at <= $3) LIMIT 200`, now, failedBefore, deletedBefore))
 }
 

@@ -40,6 +40,13 @@ func (s *Service) moveTx(ctx context.Context, tx op.Tx, r *row, to string) error
 	if r.StopReason != "" {
 		data["reason"] = r.StopReason
 	}
+	if r.Error != "" && (to == api.StateStopped || to == api.StateFailed) {
+		data["error"] = r.Error
+	}
+	if r.cause != "" {
+		data["cause"] = r.cause
+		r.cause = ""
+	}
 	return s.Events.Append(ctx, tx, r.OrgID, r.WorkspaceID, "sandbox."+to, r.ID, data)
 }
 

@@ -80,6 +80,8 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.ListSandboxesIn{Scope: "all", State: []string{api.StateRunning}})
 	case api.GetSandbox.Name:
 		return encode(t, inside)
+	case api.SandboxMetrics.Name:
+		return encode(t, api.SandboxMetricsIn{SandboxIn: inside})
 	case api.UpdateSandbox.Name:
 		renamed := name + ".renamed"
 		return encode(t, api.UpdateSandboxIn{SandboxIn: own(), Name: &renamed, Metadata: map[string]string{"a": "b"}})

@@ -65,6 +65,8 @@ type Config struct {
 	Logger         *slog.Logger
 	// Tick is how often idling and expiry are looked at; a second where 0.
 	Tick time.Duration
+	// SampleEvery is how often running sandboxes are read; 15 seconds where 0.
+	SampleEvery time.Duration
 }
 
 // The defaults of a sandbox. Until pause exists an idle one is stopped, after half an hour.
@@ -164,7 +166,7 @@ func (p *Plane) services() error {
 	processes := process.New(process.Config{DB: p.db, Blobs: p.blobs, Now: cfg.Now, Logger: cfg.Logger})
 	p.sandboxes = sandbox.New(sandbox.Config{
 		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Defaults: cfg.Defaults,
-		Observer: p.metrics, MayWake: p.mayWake, DiskBounds: p.quota.Disk, Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick,
+		Observer: p.metrics, MayWake: p.mayWake, DiskBounds: p.quota.Disk, Largest: largest(p.node), Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick, SampleEvery: cfg.SampleEvery,
 	})
 	processes.Sandboxes = p.sandboxes
 	p.quota.Count(p.sandboxes.Count)

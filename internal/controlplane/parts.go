@@ -34,6 +34,14 @@ func (i images) Image(ctx context.Context, template string) (string, error) {
 	return "", errs.E(errs.NotFound, "there is no template %s", template).Suggest("Use base.").With("path", "template")
 }
 
+// largest gives the cores and memory of the node, as it last told.
+func largest(node *nodeapi.Client) func(ctx context.Context) (float64, int64, error) {
+	return func(context.Context) (float64, int64, error) {
+		info := node.Known()
+		return float64(info.CPUs), info.MemoryMiB, nil
+	}
+}
+
 // mayWake says whether a caller may start a sandbox by using it: not with a credential that may only read.
 func (p *Plane) mayWake(c *caller.Caller) bool {
 	for _, info := range []op.Info{startInfo, execInfo, writeInfo} {

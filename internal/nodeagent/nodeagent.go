@@ -85,7 +85,7 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 	}
 	return &Agent{
 		driver: d, log: c.Logger,
-		info: nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": base.ID}, Version: c.Version},
+		info: nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": base.ID}, Version: c.Version, CPUs: cores(), MemoryMiB: memoryMiB()},
 	}, nil
 }
 

@@ -63,12 +63,13 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 }
 
 // Name implements runtime.Driver: the name that the node last told, empty before the first Info.
-func (c *Client) Name() string { return c.known().Driver }
+func (c *Client) Name() string { return c.Known().Driver }
 
 // Capabilities implements runtime.Driver: those that the node last told, none before the first Info.
-func (c *Client) Capabilities() runtime.Capabilities { return c.known().Capabilities }
+func (c *Client) Capabilities() runtime.Capabilities { return c.Known().Capabilities }
 
-func (c *Client) known() Info {
+// Known is what the node last told of itself, empty before the first Info.
+func (c *Client) Known() Info {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.info == nil {

@@ -26,7 +26,13 @@ func (s *Service) draftCreate(ctx context.Context, in *api.CreateSandboxIn) (*op
 	if err != nil {
 		return nil, err
 	}
-	return &op.Draft{Resource: r.resource(), Cost: r.usage(api.StateCreating), Data: r}, nil
+	return &op.Draft{Resource: r.resource(), Cost: r.usage(api.StateCreating), Data: &wanted{row: r}}, nil
+}
+
+// wanted is what a create asks for. existed says that the intent found one of the name.
+type wanted struct {
+	row     *row
+	existed bool
 }
 
 // newRow makes the row that a create asks for, its defaults filled in.
@@ -126,7 +132,25 @@ func (s *Service) setResources(ctx context.Context, r *row, in *api.CreateSandbo
 		return errs.E(errs.LimitExceeded, "diskGiB must be from %d to %d here", least, most).Because("disk_size").
 			Suggest("Ask for a disk within these limits.").With("path", "resources.diskGiB").With("least", least).With("most", most)
 	}
+	if s.Largest == nil {
+		return nil
+	}
+	cores, memory, err := s.Largest(ctx)
+	switch {
+	case err != nil:
+		return err
+	case cores > 0 && float64(r.VCPUMilli) > cores*1000:
+		return errTooLarge("resources.vcpu", "cores", float64(r.VCPUMilli)/1000, cores)
+	case memory > 0 && r.MemoryMiB > memory:
+		return errTooLarge("resources.memoryMiB", "MiB of memory", r.MemoryMiB, memory)
+	}
 	return nil
+}
+
+// errTooLarge is the error for more than any node has: waiting does not help.
+func errTooLarge(path, of string, asked, most any) error {
+	return errs.E(errs.InvalidInput, "no node here has %v %s", asked, of).Because("larger_than_nodes").
+		Suggest("Ask for at most %v.", most).With("path", path).With("most", most)
 }
 
 func (s *Service) intentCreate(ctx context.Context, tx op.Tx, in *api.CreateSandboxIn, d *op.Draft) error {
@@ -135,8 +159,10 @@ func (s *Service) intentCreate(ctx context.Context, tx op.Tx, in *api.CreateSand
 
 // insertNew makes the row, or finds the one that has its name. It is errLostRace where another one of the name was made at the same moment.
 func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandboxIn, d *op.Draft) error {
-	fresh := *d.Data.(*row) // it may run again
+	w := d.Data.(*wanted)
+	fresh := *w.row // it may run again
 	r := &fresh
+	w.existed = false
 	if r.Name != "" {
 		there, err := s.store.named(ctx, tx, r.WorkspaceID, r.Name)
 		if err != nil {
@@ -152,7 +178,7 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 				return err
 			}
 		case there != nil:
-			d.Resource = there.resource()
+			d.Resource, w.existed = there.resource(), true
 			return nil
 		}
 	}
@@ -166,7 +192,10 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 }
 
 func errNameTaken(there *row) error {
-	e := errs.E(errs.AlreadyExists, "a sandbox named %s exists", there.Name).With("path", "name").With("sandboxId", there.ID).With("state", there.State)
+	e := errs.E(errs.AlreadyExists, "a sandbox named %s exists", there.Name).With("path", "name")
+	if there.ID != "" {
+		e = e.With("sandboxId", there.ID).With("state", there.State)
+	}
 	if there.State == api.StateFailed {
 		return e.Suggest("It failed. Delete it, choose another name, or pass getOrCreate: true, which replaces it.")
 	}
@@ -174,15 +203,14 @@ func errNameTaken(there *row) error {
 }
 
 func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.Draft) (*api.SandboxOut, error) {
-	asked := d.Data.(*row)
-	existed := d.Resource.ID != asked.ID
+	w := d.Data.(*wanted)
 	s.nudge(d.Resource.ID)
 	if in.GetOrCreate {
 		s.nudgeFailed(ctx, in.Name)
 	}
 	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
 	r, err := s.settle(ctx, d.Resource.ID, time.Until(until))
-	if err == nil && existed && r.State == api.StateStopped && r.StopReason != bootFailed {
+	if err == nil && in.GetOrCreate && r.State == api.StateStopped && r.StopReason != bootFailed {
 		r, err = s.startUntil(ctx, r, until)
 	}
 	if err != nil {
@@ -195,8 +223,8 @@ func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.
 		return nil, errNotFound(r.ID) // it was deleted meanwhile
 	}
 	out := s.out(r)
-	if existed {
-		out.Existed, out.Differs = true, differs(in, asked, r)
+	if w.existed {
+		out.Existed, out.Differs = true, differs(in, w.row, r)
 	}
 	return out, nil
 }

@@ -16,6 +16,7 @@ import (
 const (
 	mostPoints  = 300
 	defaultSpan = time.Hour
+	heldFor     = 60_000 // milliseconds that a reading of memory and disk stands for at most
 )
 
 // steps are the lengths that a series chooses from, in seconds.
@@ -110,7 +111,7 @@ func stepOf(span int64, asked int) int {
 
 // total adds samples up, weighted by their time.
 type total struct {
-	span               int64 // milliseconds
+	span, held         int64 // milliseconds
 	cpu                int64
 	memory, disk       float64 // KiB × milliseconds
 	processes, counted int64
@@ -126,8 +127,11 @@ func (t *total) add(p sample) {
 	}
 	t.span += p.span
 	t.cpu += p.cpu
-	t.memory += float64(p.memory) * float64(p.span)
-	t.disk += float64(p.disk) * float64(p.span)
+	// After a gap the CPU time is that of all of it; what was held then is not known.
+	held := min(p.span, heldFor)
+	t.held += held
+	t.memory += float64(p.memory) * float64(held)
+	t.disk += float64(p.disk) * float64(held)
 	t.cpuMin, t.cpuMax = min(t.cpuMin, pct), max(t.cpuMax, pct)
 	t.memMin, t.memMax = min(t.memMin, p.memory), max(t.memMax, p.memory)
 	t.diskMin, t.diskMax = min(t.diskMin, p.disk), max(t.diskMax, p.disk)
@@ -138,8 +142,8 @@ func (t *total) add(p sample) {
 }
 
 func (t *total) averages() (cpu, memory, disk float64) {
-	span := float64(t.span)
-	return round(float64(t.cpu) / span / 10), round(t.memory / span / 1024), round(t.disk / span / 1024)
+	held := float64(t.held)
+	return round(float64(t.cpu) / float64(t.span) / 10), round(t.memory / held / 1024), round(t.disk / held / 1024)
 }
 
 func (t *total) summary() *api.MetricsSummary {

@@ -22,7 +22,9 @@ func (s *Service) Register(r *op.Registry) {
 		Draft: func(ctx context.Context, in *api.SandboxIn) (*op.Draft, error) { return s.draft(ctx, in.SandboxID) }, Act: s.actGet,
 	})
 	op.Handle(r, api.SandboxMetrics, op.Handler[api.SandboxMetricsIn, api.SandboxMetricsOut]{
-		Draft: func(ctx context.Context, in *api.SandboxMetricsIn) (*op.Draft, error) { return s.draftEnded(ctx, in.SandboxID) }, Act: s.actMetrics,
+		Draft: func(ctx context.Context, in *api.SandboxMetricsIn) (*op.Draft, error) {
+			return s.draftEnded(ctx, in.SandboxID)
+		}, Act: s.actMetrics,
 	})
 	op.Handle(r, api.UpdateSandbox, op.Handler[api.UpdateSandboxIn, api.SandboxOut]{
 		Draft:  func(ctx context.Context, in *api.UpdateSandboxIn) (*op.Draft, error) { return s.draftUpdate(ctx, in) },

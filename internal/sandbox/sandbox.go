@@ -76,6 +76,8 @@ type Config struct {
 	MayWake func(c *caller.Caller) bool
 	// DiskBounds gives the least and the most GiB of one sandbox's disk. 10 to 30 where nil.
 	DiskBounds func(ctx context.Context, orgID string) (least, most int64, err error)
+	// Largest gives the cores and the MiB of memory of the largest node, 0 where unknown. May be nil.
+	Largest func(ctx context.Context) (cores float64, memoryMiB int64, err error)
 	// BootTimeout bounds a boot from the first step to the guest's answer. 120 s where 0.
 	BootTimeout time.Duration
 	// Grace is how long a stopping sandbox gets to end by itself. 5 s where 0.

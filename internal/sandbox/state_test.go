@@ -114,7 +114,7 @@ func TestUsageFollowsTheState(t *testing.T) {
 
 func TestDuration(t *testing.T) {
 	for text, want := range map[string]string{"30m": "30m0s", "3d": "72h0m0s", "1s": "1s", "0m": "", "m": "", "5": ""} {
-		d, err := duration(text)
+		d, err := duration("by", text)
 		got := d.String()
 		if err != nil {
 			got = ""

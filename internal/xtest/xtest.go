@@ -64,7 +64,7 @@ func Start(t testing.TB, o Options) *InProcess {
 
 	pipe := nodeapi.NewPipe()
 	info := func() nodeapi.Info {
-		return nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": "base"}, Version: "test"}
+		return nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": "base"}, Version: "test", CPUs: 16, MemoryMiB: 64 << 10}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan struct{})

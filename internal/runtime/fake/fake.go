@@ -26,7 +26,7 @@ type Config struct {
 	Dir string // holds a folder for each sandbox
 	// Images are the ids that sandboxes can be made of; any where nil.
 	Images []string
-	// Before is called with the method's name and the sandbox's id before each change; its error is the call's. It may wait.
+	// Before is called with the method's name and the sandbox's id before each change, and before stats; its error is the call's. It may wait.
 	Before func(ctx context.Context, method, id string) error
 	Now    func() time.Time // the guests' too
 }
@@ -347,6 +347,9 @@ func (d *Driver) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 	}
 	if st.State != runtime.Running {
 		return runtime.Stats{}, errs.E(errs.InvalidState, "the sandbox does not run").Because("stopped")
+	}
+	if err := d.cfg.Before(ctx, "stats", id); err != nil {
+		return runtime.Stats{}, err
 	}
 	var s runtime.Stats
 	err = filepath.Walk(filepath.Join(d.cfg.Dir, id), func(_ string, info os.FileInfo, err error) error {

@@ -8,7 +8,7 @@ func All() []op.Info {
 		CreateSandbox.Info(), ListSandboxes.Info(), GetSandbox.Info(), UpdateSandbox.Info(), SetSandboxTimeout.Info(), ExtendSandbox.Info(),
 		StartSandbox.Info(), StopSandbox.Info(), DeleteSandbox.Info(),
 		TerminalTicket.Info(), SSH.Info(),
-		SandboxMetrics.Info(),
+		SandboxMetrics.Info(), SandboxLogs.Info(),
 		Exec.Info(), StartProcess.Info(), ListProcesses.Info(), GetProcess.Info(), ProcessOutput.Info(), ProcessInput.Info(), ProcessSignal.Info(),
 		ReadFile.Info(), WriteFile.Info(), EditFile.Info(), ListFiles.Info(), StatFile.Info(), MakeDirectory.Info(), MoveFile.Info(), RemoveFile.Info(),
 		SearchDocs.Info(), ReadDoc.Info(), ListDocs.Info(),

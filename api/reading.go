@@ -16,11 +16,11 @@ type SandboxMetricsIn struct {
 
 // MetricsPoint is the average of a step.
 type MetricsPoint struct {
-	At            time.Time `json:"at" doc:"The step's beginning."`
+	At            time.Time `json:"at"`
 	CPUPercent    float64   `json:"cpuPercent" doc:"Of one core."`
 	MemoryUsedMiB float64   `json:"memoryUsedMiB"`
 	DiskUsedMiB   float64   `json:"diskUsedMiB"`
-	Processes     *int      `json:"processes,omitempty" doc:"Running inside, where it was asked."`
+	Processes     *int      `json:"processes,omitempty"`
 }
 
 // Spread is the least, the mean over time and the most of a reading.

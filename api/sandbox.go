@@ -32,7 +32,7 @@ type Sandbox struct {
 	Error            string            `json:"error,omitempty" doc:"Why it failed."`
 	Generation       int64             `json:"generation" doc:"Grows with every change of state."`
 	CreatedBy        op.CreatedBy      `json:"createdBy"`
-	Retention        string            `json:"retention,omitempty" doc:"How long it is kept once stopped or paused, then deleted; for ever where absent."`
+	Retention        string            `json:"retention,omitempty" doc:"How long it is kept once stopped or paused; absent: for ever."`
 	DeletesAt        *time.Time        `json:"deletesAt,omitempty" doc:"When a stopped or paused one is deleted."`
 	Usage            *Usage            `json:"usage,omitempty" doc:"The latest reading of a running one."`
 }
@@ -94,10 +94,15 @@ type NetworkIn struct {
 type SandboxOut struct {
 	op.WriteOut
 	Status  string   `json:"status" doc:"done: the call was carried out."`
-	Existed bool     `json:"existed,omitempty" doc:"getOrCreate found it: it was there before."`
-	Differs []string `json:"differs,omitempty" doc:"Arguments that the one found does not follow; update_sandbox changes some."`
 	Ready   bool     `json:"ready" doc:"The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is."`
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
+}
+
+// CreateSandboxOut is the output of sandboxes.create.
+type CreateSandboxOut struct {
+	SandboxOut
+	Existed bool     `json:"existed,omitempty" doc:"getOrCreate found it."`
+	Differs []string `json:"differs,omitempty" doc:"Arguments that the one found does not follow."`
 }
 
 // SandboxIn names one sandbox.
@@ -128,23 +133,23 @@ type GetSandboxOut struct {
 
 // Storage is what a sandbox's disk holds.
 type Storage struct {
-	DiskUsedMiB *float64   `json:"diskUsedMiB,omitempty" doc:"Of its own writes, as last measured."`
+	DiskUsedMiB *float64   `json:"diskUsedMiB,omitempty" doc:"As last measured."`
 	MeasuredAt  *time.Time `json:"measuredAt,omitempty"`
-	DiskGiB     int64      `json:"diskGiB" doc:"What it may hold, and what counts against the limits, while stopped too."`
+	DiskGiB     int64      `json:"diskGiB"`
 }
 
 // Lifetime is how long a sandbox has lived and has left.
 type Lifetime struct {
 	AgeSeconds       int64  `json:"ageSeconds"`
-	UpSeconds        int64  `json:"upSeconds" doc:"Since the last boot; 0 when it does not run."`
-	RemainingSeconds *int64 `json:"remainingSeconds,omitempty" doc:"Until expiresAt."`
-	Next             string `json:"next,omitempty" doc:"What happens when the time is over: pause, stop or delete."`
+	UpSeconds        int64  `json:"upSeconds" doc:"Since the last boot."`
+	RemainingSeconds *int64 `json:"remainingSeconds,omitempty"`
+	Next             string `json:"next,omitempty" doc:"What happens then: pause, stop or delete."`
 }
 
 // RecoveryPoint is what a sandbox would come back with if it ended now.
 type RecoveryPoint struct {
-	Kind string     `json:"kind" doc:"disk: files and no processes. memory: processes too."`
-	At   *time.Time `json:"at,omitempty" doc:"When it was taken; absent while it runs: then it is the disk as it is."`
+	Kind string     `json:"kind" doc:"disk, or memory: with processes."`
+	At   *time.Time `json:"at,omitempty" doc:"Absent: now."`
 }
 
 // ListSandboxesIn is the input of sandboxes.list.
@@ -203,7 +208,7 @@ type DeleteSandboxOut struct {
 
 // The operations on sandboxes.
 var (
-	CreateSandbox = op.Def[CreateSandboxIn, SandboxOut]{
+	CreateSandbox = op.Def[CreateSandboxIn, CreateSandboxOut]{
 		Name: "sandboxes.create", Route: "POST /v1/sandboxes", Action: "compute:sandboxes:create", Tool: "create_sandbox",
 		Hints: op.Write | op.Idempotent | op.Creates | op.OpenWorld, Toolset: SetSandboxes, Title: "Create a sandbox", Status: 201,
 		Doc: "Creates an isolated Linux sandbox from a template and waits until it answers. Choose an idempotencyKey before the call and use the same one to retry after a lost reply. " +

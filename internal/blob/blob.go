@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"gocloud.dev/blob"
@@ -20,7 +21,10 @@ import (
 )
 
 // Store is one place of objects. Its methods may be called concurrently.
-type Store struct{ bucket *blob.Bucket }
+type Store struct {
+	bucket *blob.Bucket
+	folder string
+}
 
 // Object is what is known of a stored stream.
 type Object struct {
@@ -40,15 +44,19 @@ func Open(_ context.Context, folder string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of objects: %w", err)
 	}
-	return &Store{b}, nil
+	return &Store{b, filepath.Clean(folder)}, nil
 }
 
-// Put stores a stream under a key, in place of what was there. A reader finds the old or the new one, never a part; an error leaves the old.
+// Put stores a stream under a key, in place of what was there, and returns once that survives a loss of power. A reader finds the old or the new one, never a part; an error leaves the old.
 func (s *Store) Put(ctx context.Context, key string, r io.Reader) error {
 	// Only a write whose context has ended is given up by Close.
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := s.bucket.NewWriter(wctx, key, &blob.WriterOptions{ContentType: "application/octet-stream"})
+	var file *os.File // that becomes the object
+	w, err := s.bucket.NewWriter(wctx, key, &blob.WriterOptions{ContentType: "application/octet-stream", BeforeWrite: func(as func(any) bool) error {
+		as(&file)
+		return nil
+	}})
 	if err != nil {
 		return fmt.Errorf("store %s: %w", key, err)
 	}
@@ -56,10 +64,38 @@ func (s *Store) Put(ctx context.Context, key string, r io.Reader) error {
 		cancel()
 		return errors.Join(fmt.Errorf("store %s: %w", key, err), ignoreCancelled(w.Close()))
 	}
+	if file != nil {
+		if err := file.Sync(); err != nil {
+			cancel()
+			return errors.Join(fmt.Errorf("store %s: %w", key, err), ignoreCancelled(w.Close()))
+		}
+	}
 	if err := w.Close(); err != nil {
 		return fmt.Errorf("store %s: %w", key, err)
 	}
+	if file != nil {
+		return s.syncNames(filepath.Dir(file.Name()))
+	}
 	return nil
+}
+
+// syncNames makes durable that an object is in a directory, and the directories above it in theirs, which may just have been made.
+func (s *Store) syncNames(dir string) error {
+	for {
+		d, err := os.Open(dir) //nolint:gosec // below the store's own folder
+		if err != nil {
+			return fmt.Errorf("sync %s: %w", dir, err)
+		}
+		err = errors.Join(d.Sync(), d.Close())
+		if err != nil {
+			return fmt.Errorf("sync %s: %w", dir, err)
+		}
+		if up := filepath.Dir(dir); dir == s.folder || up == dir {
+			return nil
+		} else {
+			dir = up
+		}
+	}
 }
 
 func ignoreCancelled(err error) error {
@@ -67,6 +103,18 @@ func ignoreCancelled(err error) error {
 		return nil
 	}
 	return err
+}
+
+// GetRange opens a part of a stored stream: length bytes from an offset on, fewer where it ends before. errs.NotFound where there is none.
+func (s *Store) GetRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
+	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return nil, errs.E(errs.NotFound, "there is no object %s", key)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	return r, nil
 }
 
 // Get opens a stored stream; errs.NotFound where there is none.

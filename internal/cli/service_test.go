@@ -93,7 +93,7 @@ func bind[In, Out any](r *op.Registry, def op.Def[In, Out], act func(context.Con
 	})
 }
 
-func (s *service) create(_ context.Context, in *api.CreateSandboxIn) (*api.SandboxOut, error) {
+func (s *service) create(_ context.Context, in *api.CreateSandboxIn) (*api.CreateSandboxOut, error) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	b := api.Sandbox{
@@ -104,7 +104,7 @@ func (s *service) create(_ context.Context, in *api.CreateSandboxIn) (*api.Sandb
 		b.Resources = api.Resources{VCPU: in.Resources.VCPU, MemoryMiB: in.Resources.MemoryMiB}
 	}
 	s.sandboxes = append(s.sandboxes, b)
-	return &api.SandboxOut{WriteOut: op.WriteOut{IdempotencyKey: in.IdempotencyKey}, Status: "done", Ready: true, Sandbox: &b}, nil
+	return &api.CreateSandboxOut{SandboxOut: api.SandboxOut{WriteOut: op.WriteOut{IdempotencyKey: in.IdempotencyKey}, Status: "done", Ready: true, Sandbox: &b}}, nil
 }
 
 func (s *service) list(_ context.Context, in *api.ListSandboxesIn) (*api.ListSandboxesOut, error) {

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
@@ -9,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/event"
 	"github.com/berthrun/berth/internal/nodeapi"
+	"github.com/berthrun/berth/internal/sandbox"
 )
 
 // events lets the sandboxes' service append to the log.
@@ -17,6 +19,20 @@ type events struct{ log *event.Log }
 // Append implements sandbox.Events.
 func (e events) Append(ctx context.Context, tx op.Tx, org, workspace, kind, resource string, data map[string]any) error {
 	return e.log.Append(ctx, tx, event.Event{Org: org, Workspace: workspace, Type: kind, Resource: resource, Data: data})
+}
+
+// Of implements sandbox.Events.
+func (e events) Of(ctx context.Context, resource string, most int) ([]sandbox.Happening, error) {
+	all, err := e.log.Of(ctx, resource, most)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]sandbox.Happening, len(all))
+	for i, one := range all {
+		data, _ := one.Data.(json.RawMessage) // which Of gives
+		out[i] = sandbox.Happening{At: one.At, Kind: one.Type, Data: data}
+	}
+	return out, nil
 }
 
 // images finds a template's image among those that the node has prepared.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berthrun/berth/api/op"
@@ -87,11 +88,20 @@ func (l *Log) Emit(ctx context.Context, tx op.Tx, org, workspace, kind, resource
 	return l.Append(ctx, tx, Event{Org: org, Workspace: workspace, Type: kind, Resource: resource, Data: data})
 }
 
+// Of gives the newest events of one resource, oldest first, at most limit of them, numbered or not.
+func (l *Log) Of(ctx context.Context, resource string, limit int) ([]Event, error) {
+	all, err := l.query(ctx, `WHERE resource_id = $1 ORDER BY at DESC, id DESC LIMIT $2`, resource, limit)
+	slices.Reverse(all)
+	return all, err
+}
+
 // List gives the numbered events of an organization after a number, in their order, at most limit of them.
 func (l *Log) List(ctx context.Context, org string, after int64, limit int) ([]Event, error) {
-	rows, err := l.cfg.DB.QueryContext(ctx, `
-		SELECT id, org_id, workspace_id, at, type, resource_id, data, seq FROM events
-		WHERE org_id = $1 AND seq > $2 ORDER BY seq LIMIT $3`, org, after, limit)
+	return l.query(ctx, `WHERE org_id = $1 AND seq > $2 ORDER BY seq LIMIT $3`, org, after, limit)
+}
+
+func (l *Log) query(ctx context.Context, where string, args ...any) ([]Event, error) {
+	rows, err := l.cfg.DB.QueryContext(ctx, `SELECT id, org_id, workspace_id, at, type, resource_id, data, COALESCE(seq, 0) FROM events `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list events: %w", err)
 	}

@@ -27,7 +27,11 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 		var h Hello
 		err := c.do(ctx, call{method: http.MethodGet, path: "/hello", safe: true, timeout: helloTry}, &h)
 		if err == nil {
-			return h, checkHello(&h)
+			err := checkHello(&h)
+			if err == nil {
+				c.features.known.Store(&h)
+			}
+			return h, err
 		}
 		if !bootable(err) {
 			return Hello{}, err

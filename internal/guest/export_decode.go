@@ -91,6 +91,7 @@ type exportDecoder struct {
 	process *Process
 	stream  string
 	next    int64
+	at      int64
 	kept    int
 	ended   bool
 }
@@ -105,7 +106,7 @@ func (d *exportDecoder) check(rec *ExportRecord) error {
 			return protocolError("the export has a process twice, or too many")
 		}
 		d.ids[rec.Process.ID] = true
-		d.process, d.stream, d.next, d.kept = rec.Process, "stdout", 0, 0
+		d.process, d.stream, d.next, d.kept, d.at = rec.Process, "stdout", 0, 0, 0
 	case rec.Chunk != nil && rec.Process == nil && rec.End == nil:
 		return d.chunk(rec.Chunk)
 	case rec.End != nil && rec.Process == nil && rec.Chunk == nil:
@@ -127,11 +128,15 @@ func (d *exportDecoder) chunk(c *ExportChunk) error {
 		if c.Stream == "stdout" {
 			return protocolError("the export's streams are out of order")
 		}
-		d.stream, d.next, d.kept = c.Stream, 0, 0
+		d.stream, d.next, d.kept, d.at = c.Stream, 0, 0, 0
 	}
 	if len(c.Data) == 0 || len(c.Data) > OutputBytes || c.Offset < d.next || c.Offset > maxStream {
 		return protocolError("a chunk of the export has an absurd size or place")
 	}
+	if c.AtMicros != 0 && (c.AtMicros < d.at || c.AtMicros < earliest.UnixMicro() || c.AtMicros > latest.UnixMicro()) {
+		return protocolError("a chunk of the export has an absurd time")
+	}
+	d.at = max(d.at, c.AtMicros)
 	d.next = c.Offset + int64(len(c.Data))
 	if d.kept += len(c.Data); d.kept > SpoolBytes+HeadTailBytes {
 		return protocolError("the export has more of a stream than is kept")

@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // processes are all that are remembered, by the id that the host chose.
 type processes struct {
 	budget *budget
+	now    func() time.Time
 
 	mu       sync.Mutex
 	byID     map[string]*process
@@ -34,7 +36,7 @@ func (t *processes) claim(id string) (*process, bool, error) {
 		return nil, false, fail(CodeTooMany, "%d processes are running; end some first", len(t.inOrder))
 	}
 	p := &process{
-		id: id, stdout: &spool{budget: t.budget}, stderr: &spool{budget: t.budget},
+		id: id, stdout: &spool{budget: t.budget, now: t.now}, stderr: &spool{budget: t.budget, now: t.now},
 		started: make(chan struct{}), ended: make(chan struct{}),
 	}
 	t.byID[id] = p

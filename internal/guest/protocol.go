@@ -31,6 +31,7 @@ const (
 	FeatureExport    = "export"   // GET /processes/export
 	FeatureShutdown  = "shutdown" // POST /shutdown
 	FeatureContent   = "content"  // GET and PUT /files/content
+	FeatureStamps    = "stamps"   // GET /stamps, and ExportChunk.AtMicros
 )
 
 // The limits of the protocol.
@@ -45,6 +46,7 @@ const (
 	MaxEnvBytes    = 128 << 10
 	MaxPathBytes   = 4096
 	MaxProcesses   = 1024 // remembered, running and ended
+	MaxStamps      = 128  // of one stream
 	HelloTimeout   = 5 * time.Second
 	DefaultUser    = "user"
 	DefaultWorkDir = "/workspace"
@@ -331,10 +333,35 @@ type ExportRecord struct {
 
 // ExportChunk is at most OutputBytes of a stream of the process before it.
 type ExportChunk struct {
-	Stream string `json:"stream"` // stdout or stderr
-	Offset int64  `json:"offset"`
-	Data   []byte `json:"data"`
+	Stream   string `json:"stream"` // stdout or stderr
+	Offset   int64  `json:"offset"`
+	AtMicros int64  `json:"atMicros,omitempty"` // when its first byte was read, UTC; 0: unknown. It never falls within a stream.
+	Data     []byte `json:"data"`
 }
+
+// Stamped is when the processes that are remembered wrote what is kept of it: GET /stamps, oldest process first. Command and Cwd are shortened as in a
+// ProcessList.
+type Stamped struct {
+	Processes []StampedProcess `json:"processes"`
+}
+
+// StampedProcess is a process with the stamps of its streams.
+type StampedProcess struct {
+	Process Process      `json:"process"`
+	Stdout  StreamStamps `json:"stdout"`
+	Stderr  StreamStamps `json:"stderr"`
+}
+
+// StreamStamps says when which part of a stream was read from its process: from each stamp's offset on at its time, until the next one's. The first
+// stamp is at or before Earliest. There are none where nothing was written.
+type StreamStamps struct {
+	Earliest int64   `json:"earliest"` // that is still kept
+	Total    int64   `json:"total"`
+	Stamps   []Stamp `json:"stamps,omitempty"` // at most MaxStamps, by rising offset and time
+}
+
+// Stamp is an offset in a stream and a time in microseconds UTC.
+type Stamp [2]int64
 
 // ExportEnd counts what came before it.
 type ExportEnd struct {

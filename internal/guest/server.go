@@ -79,7 +79,7 @@ func NewServer(cfg Config) *Server {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg, bootID: randomID(), booted: time.Now(), privileged: syscall.Geteuid() == 0, gvisor: insideGvisor(), users: newUsers(cfg.Root), down: make(chan struct{})}
-	s.processes.budget = &s.budget
+	s.processes.budget, s.processes.now = &s.budget, s.now
 	s.processes.byID = map[string]*process{}
 	s.once.results = map[string]*result{}
 	s.reaper = newReaper(cfg.Init, s.now)
@@ -123,6 +123,7 @@ func (s *Server) Handler() http.Handler {
 		"POST /sync":                  s.sync,
 		"POST /shutdown":              s.shutdown,
 		"GET /processes/export":       s.export,
+		"GET /stamps":                 s.stamped,
 	} {
 		mux.HandleFunc(pattern, h)
 	}
@@ -159,7 +160,7 @@ func (s *Server) Close() {
 // hello answers who it is.
 func (s *Server) hello(w http.ResponseWriter, _ *http.Request) {
 	features := []string{
-		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureContent, FeatureAttach, FeatureForward,
+		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureContent, FeatureAttach, FeatureForward, FeatureStamps,
 	}
 	if len(s.cfg.SFTP) > 0 {
 		features = append(features, FeatureSFTP)

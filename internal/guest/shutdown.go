@@ -110,12 +110,12 @@ func (s *Server) writeExport(w http.ResponseWriter) {
 		}
 		n++
 		for _, stream := range []string{"stdout", "stderr"} {
-			head, ring, at := p.stream(stream).headAndRing()
+			head, ring, at, marks := p.stream(stream).headAndRing()
 			// The beginning that was saved apart may reach into what the ring holds.
 			if int64(len(head)) > at {
 				head = head[:at]
 			}
-			if exportChunks(enc, stream, 0, head) != nil || exportChunks(enc, stream, at, ring) != nil {
+			if exportChunks(enc, stream, 0, head, nil) != nil || exportChunks(enc, stream, at, ring, marks) != nil {
 				return
 			}
 		}
@@ -123,14 +123,21 @@ func (s *Server) writeExport(w http.ResponseWriter) {
 	_ = enc.Encode(ExportRecord{End: &ExportEnd{Processes: n}})
 }
 
-// exportChunks writes one run of bytes.
-func exportChunks(enc *json.Encoder, stream string, at int64, data []byte) error {
+// exportChunks writes one run of bytes, parted where it has stamps.
+func exportChunks(enc *json.Encoder, stream string, at int64, data []byte, marks stamps) error {
+	stamp := int64(0)
 	for len(data) > 0 {
-		part := data[:min(len(data), OutputBytes)]
-		if err := enc.Encode(ExportRecord{Chunk: &ExportChunk{Stream: stream, Offset: at, Data: part}}); err != nil {
+		for len(marks) > 0 && marks[0][0] <= at {
+			stamp, marks = marks[0][1], marks[1:]
+		}
+		n := min(len(data), OutputBytes)
+		if len(marks) > 0 {
+			n = int(min(int64(n), marks[0][0]-at))
+		}
+		if err := enc.Encode(ExportRecord{Chunk: &ExportChunk{Stream: stream, Offset: at, AtMicros: stamp, Data: data[:n]}}); err != nil {
 			return err
 		}
-		at, data = at+int64(len(part)), data[len(part):]
+		at, data = at+int64(n), data[n:]
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package guest
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // The memory that spools of all processes together may hold. Beyond spoolSoft the oldest ended processes' are let go; beyond spoolHard
@@ -43,13 +44,15 @@ type spool struct {
 	budget *budget
 	limit  int // of the ring; SpoolBytes where 0
 
-	mu    sync.Mutex
-	ring  []byte // grows by doubling up to SpoolBytes
-	kept  int    // bytes of the ring that are filled
-	at    int    // where the next byte goes
-	head  []byte // only once the ring has dropped bytes
-	total int64
-	wake  chan struct{} // closed at the next change; nil while nobody waits
+	mu     sync.Mutex
+	ring   []byte // grows by doubling up to SpoolBytes
+	kept   int    // bytes of the ring that are filled
+	at     int    // where the next byte goes
+	head   []byte // only once the ring has dropped bytes
+	total  int64
+	stamps stamps
+	now    func() time.Time // nil: no stamps
+	wake   chan struct{}    // closed at the next change; nil while nobody waits
 
 	followers map[*follower]struct{}
 	moved     chan struct{} // closed when a follower moves or goes; nil while nobody waits
@@ -68,6 +71,9 @@ func (s *spool) write(p []byte) {
 	s.grow(len(p))
 	if s.kept+len(p) > len(s.ring) && s.head == nil && s.total == int64(s.kept) {
 		s.keepHead(p)
+	}
+	if s.now != nil {
+		s.stamps.add(s.total, s.now().UnixMicro())
 	}
 	s.total += int64(len(p))
 	if len(p) > len(s.ring) {
@@ -164,11 +170,12 @@ func (s *spool) excerpt() Excerpt {
 	return e
 }
 
-// headAndRing gives all that is kept: the beginning where it was saved apart, and the ring with its offset.
-func (s *spool) headAndRing() (head, ring []byte, ringAt int64) {
+// headAndRing gives all that is kept: the beginning where it was saved apart, and the ring with its offset and stamps.
+func (s *spool) headAndRing() (head, ring []byte, ringAt int64, marks stamps) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]byte(nil), s.head...), s.last(s.kept), s.total - int64(s.kept)
+	ringAt = s.total - int64(s.kept)
+	return append([]byte(nil), s.head...), s.last(s.kept), ringAt, s.stamps.from(ringAt)
 }
 
 // size is the number of bytes ever written.
@@ -207,7 +214,7 @@ func (s *spool) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.budget.give(len(s.ring) + len(s.head))
-	s.ring, s.head, s.kept, s.at = nil, nil, 0, 0
+	s.ring, s.head, s.kept, s.at, s.stamps = nil, nil, 0, 0, nil
 }
 
 // follow adds a follower that begins at an offset, or where the bytes from there on are gone or not yet written, at the nearest that there is.

@@ -30,12 +30,17 @@ type Sandboxes interface {
 	Live(ctx context.Context, id string) (*guest.Client, error)
 	// Explain gives the error of a call on a guest a better one where the sandbox died under it.
 	Explain(ctx context.Context, id string, err error) error
+	// Ever gives the sandbox as authorization sees it, a deleted one too for a while, or errs.NotFound.
+	Ever(ctx context.Context, id string) (op.Resource, error)
+	// Story gives what happened to a sandbox, oldest first, and its guest where it runs, else nil.
+	Story(ctx context.Context, id string) ([]api.LogLine, *guest.Client, error)
 }
 
 // Blobs keeps streams.
 type Blobs interface {
 	Put(ctx context.Context, key string, r io.Reader) error
-	Get(ctx context.Context, key string) (io.ReadCloser, error)
+	// GetRange opens length bytes of a stream from an offset on.
+	GetRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error)
 	DeletePrefix(ctx context.Context, prefix string) error
 }
 
@@ -51,6 +56,7 @@ type Config struct {
 // Service runs commands and processes.
 type Service struct {
 	Config
+	reading chan struct{} // holds one for each log that is being read
 }
 
 // New makes the service.
@@ -61,7 +67,7 @@ func New(c Config) *Service {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return &Service{c}
+	return &Service{Config: c, reading: make(chan struct{}, logsAtOnce)}
 }
 
 // Register binds the operations on commands and processes.
@@ -80,6 +86,15 @@ func (s *Service) Register(r *op.Registry) {
 		Draft: func(ctx context.Context, in *api.ProcessOutputIn) (*op.Draft, error) {
 			return s.draft(ctx, in.SandboxID)
 		}, Act: s.actOutput,
+	})
+	op.Handle(r, api.SandboxLogs, op.Handler[api.SandboxLogsIn, api.SandboxLogsOut]{
+		Draft: func(ctx context.Context, in *api.SandboxLogsIn) (*op.Draft, error) {
+			res, err := s.Sandboxes.Ever(ctx, in.SandboxID)
+			if err != nil {
+				return nil, err
+			}
+			return &op.Draft{Resource: res}, nil
+		}, Act: s.actLogs,
 	})
 	op.Handle(r, api.ProcessInput, op.Handler[api.ProcessInputIn, api.ProcessInputOut]{
 		Draft: func(ctx context.Context, in *api.ProcessInputIn) (*op.Draft, error) {

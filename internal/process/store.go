@@ -11,13 +11,23 @@ import (
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/guest"
 )
 
-// record is a process in the database. kept says that its streams are in blobs, which begin at the given offsets.
+// record is a process in the database. kept says that its streams are in a pack.
 type record struct {
-	info               api.Process
-	stdoutAt, stderrAt int64
-	kept               bool
+	info           api.Process
+	kept           bool
+	pack           string
+	stdout, stderr keptStream
+}
+
+// stream gives one of the two.
+func (r *record) stream(name string) *keptStream {
+	if name == "stderr" {
+		return &r.stderr
+	}
+	return &r.stdout
 }
 
 // remember writes a process's row; one that is there stays.
@@ -39,13 +49,20 @@ func (s *Service) forgetOne(ctx context.Context, id string) error {
 	return err
 }
 
-const recordColumns = `state, info, stdout_at, stderr_at, kept`
+const recordColumns = `state, info, kept, pack, stdout_at, stdout_from, stdout_length, stderr_at, stderr_from, stderr_length, stamps`
 
 func scanRecord(row interface{ Scan(...any) error }) (record, error) {
 	var r record
-	var state, info string
-	if err := row.Scan(&state, &info, &r.stdoutAt, &r.stderrAt, &r.kept); err != nil {
+	var state, info, marks string
+	if err := row.Scan(&state, &info, &r.kept, &r.pack, &r.stdout.at, &r.stdout.from, &r.stdout.length, &r.stderr.at, &r.stderr.from, &r.stderr.length, &marks); err != nil {
 		return r, err
+	}
+	if marks != "" {
+		var both [2][]guest.Stamp
+		if err := json.Unmarshal([]byte(marks), &both); err != nil {
+			return r, fmt.Errorf("read process: %w", err)
+		}
+		r.stdout.stamps, r.stderr.stamps = both[0], both[1]
 	}
 	if err := json.Unmarshal([]byte(info), &r.info); err != nil {
 		return r, fmt.Errorf("read process: %w", err)
@@ -92,27 +109,32 @@ func (s *Service) storedOutput(ctx context.Context, in *api.ProcessOutputIn, str
 	if !r.kept {
 		return &api.ProcessOutputOut{Encoding: "utf-8", Offset: in.Offset, NextOffset: in.Offset, EarliestOffset: in.Offset, EOF: p.State != "running", Process: p}, nil
 	}
-	body, err := s.Blobs.Get(ctx, blobKey(in.SandboxID, in.ProcessID, stream))
+	st := r.stream(stream)
+	end := st.at + st.length
+	from := min(max(in.Offset, st.at), end)
+	to := min(from+int64(limit), end)
+	data, err := s.readKept(ctx, r.pack, st, from, to)
+	if err != nil {
+		return nil, err
+	}
+	return outputOut(p, data, from, to, st.at, to == end), nil
+}
+
+// readKept reads the bytes of a kept stream between two of its offsets, which must be kept.
+func (s *Service) readKept(ctx context.Context, pack string, st *keptStream, from, to int64) ([]byte, error) {
+	if from >= to {
+		return nil, nil
+	}
+	body, err := s.Blobs.GetRange(ctx, pack, st.from+from-st.at, to-from)
 	if err != nil {
 		return nil, fmt.Errorf("read kept output: %w", err)
 	}
 	defer body.Close()
-	data, err := io.ReadAll(body)
-	if err != nil {
+	data := make([]byte, to-from)
+	if _, err := io.ReadFull(body, data); err != nil {
 		return nil, fmt.Errorf("read kept output: %w", err)
 	}
-	earliest := r.stdoutAt
-	if stream == "stderr" {
-		earliest = r.stderrAt
-	}
-	end := earliest + int64(len(data))
-	from := min(max(in.Offset, earliest), end)
-	to := min(from+int64(limit), end)
-	return outputOut(p, data[from-earliest:to-earliest], from, to, earliest, to == end), nil
-}
-
-func blobKey(sandboxID, processID, stream string) string {
-	return "processes/" + sandboxID + "/" + processID + "/" + stream
+	return data, nil
 }
 
 // Lost implements sandbox.Keeper: what is said to run ended with its sandbox.
@@ -128,5 +150,5 @@ func (s *Service) Forget(ctx context.Context, sandboxID string) error {
 	if _, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE sandbox_id = $1`, sandboxID); err != nil {
 		return fmt.Errorf("forget processes: %w", err)
 	}
-	return s.Blobs.DeletePrefix(ctx, "processes/"+sandboxID+"/")
+	return s.Blobs.DeletePrefix(ctx, packPrefix(sandboxID))
 }

@@ -202,7 +202,7 @@ func errNameTaken(there *row) error {
 	return e.Suggest("Choose another name, or pass getOrCreate: true to get the one that exists.")
 }
 
-func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.Draft) (*api.SandboxOut, error) {
+func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.Draft) (*api.CreateSandboxOut, error) {
 	w := d.Data.(*wanted)
 	s.nudge(d.Resource.ID)
 	if in.GetOrCreate {
@@ -222,7 +222,7 @@ func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.
 	case goes(r):
 		return nil, errNotFound(r.ID) // it was deleted meanwhile
 	}
-	out := s.out(r)
+	out := &api.CreateSandboxOut{SandboxOut: *s.out(r)}
 	if w.existed {
 		out.Existed, out.Differs = true, differs(in, w.row, r)
 	}

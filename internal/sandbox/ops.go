@@ -16,7 +16,7 @@ import (
 
 // Register binds the operations on sandboxes.
 func (s *Service) Register(r *op.Registry) {
-	op.Handle(r, api.CreateSandbox, op.Handler[api.CreateSandboxIn, api.SandboxOut]{Draft: s.draftCreate, Intent: s.intentCreate, Act: s.actCreate})
+	op.Handle(r, api.CreateSandbox, op.Handler[api.CreateSandboxIn, api.CreateSandboxOut]{Draft: s.draftCreate, Intent: s.intentCreate, Act: s.actCreate})
 	op.Handle(r, api.ListSandboxes, op.Handler[api.ListSandboxesIn, api.ListSandboxesOut]{Draft: collection[api.ListSandboxesIn], Act: s.actList})
 	op.Handle(r, api.GetSandbox, op.Handler[api.SandboxIn, api.GetSandboxOut]{
 		Draft: func(ctx context.Context, in *api.SandboxIn) (*op.Draft, error) { return s.draft(ctx, in.SandboxID) }, Act: s.actGet,

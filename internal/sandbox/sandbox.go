@@ -23,9 +23,11 @@ type Quota interface {
 	Take(ctx context.Context, tx op.Tx, scope string, delta map[string]int64) error
 }
 
-// Events records what happened to a sandbox in the transaction in which it happened.
+// Events records what happened to a sandbox in the transaction in which it happened, and gives it back.
 type Events interface {
 	Append(ctx context.Context, tx op.Tx, org, workspace, kind, resource string, data map[string]any) error
+	// Of gives what happened to a resource, oldest first: the newest most of it.
+	Of(ctx context.Context, resource string, most int) ([]Happening, error)
 }
 
 // Keeper keeps what a sandbox's processes wrote beyond its end.

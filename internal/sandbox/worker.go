@@ -223,13 +223,25 @@ func (s *Service) halt(ctx context.Context, r *row) error {
 	return s.move(ctx, r, api.StateStopped)
 }
 
+// keepDeleted bounds the wait for what a sandbox's processes wrote before it is deleted.
+const keepDeleted = 3 * time.Second
+
 // remove takes everything away that a deleting sandbox has.
 func (s *Service) remove(ctx context.Context, r *row) error {
+	// What it wrote stays readable for as long as its tombstone stands.
+	if st, err := s.Driver.Get(ctx, r.ID); err == nil && st.State == runtime.Running {
+		kctx, cancel := context.WithTimeout(ctx, keepDeleted)
+		g := s.guest(r.ID, r.BootGeneration, r.GuestToken)
+		if err := s.Keeper.Keep(kctx, r.OrgID, r.ID, func(visit func(guest.ExportRecord) error) error { return g.Export(kctx, visit) }); err != nil {
+			s.Logger.Info("processes of a deleted sandbox not kept", "sandbox", r.ID, "error", err)
+		}
+		cancel()
+	}
 	s.dropGuest(r.ID)
 	if err := s.Driver.Delete(ctx, r.ID, r.Generation); err != nil {
 		return err
 	}
-	if err := s.Keeper.Forget(ctx, r.ID); err != nil {
+	if err := s.Keeper.Lost(ctx, r.ID); err != nil {
 		return err
 	}
 	return s.move(ctx, r, api.StateDeleted)

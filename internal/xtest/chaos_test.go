@@ -119,7 +119,7 @@ func chaosCreate(t *testing.T, r *Real, _ string, during func(func() error)) {
 	want := api.CreateSandboxIn{WriteIn: key(), WaitIn: wait(30), Resources: &api.ResourcesIn{MemoryMiB: 256}}
 	want.Metadata = map[string]string{"key": want.IdempotencyKey}
 	c := r.Client
-	var first api.SandboxOut
+	var first api.CreateSandboxOut
 	var err error
 	during(func() error {
 		return once(c, func(ctx context.Context) error {

@@ -82,6 +82,8 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, inside)
 	case api.SandboxMetrics.Name:
 		return encode(t, api.SandboxMetricsIn{SandboxIn: inside})
+	case api.SandboxLogs.Name:
+		return encode(t, api.SandboxLogsIn{SandboxIn: inside, Search: "running"})
 	case api.UpdateSandbox.Name:
 		renamed := name + ".renamed"
 		return encode(t, api.UpdateSandboxIn{SandboxIn: own(), Name: &renamed, Metadata: map[string]string{"a": "b"}})

@@ -153,7 +153,7 @@ func (l *local) box(sandboxID string) (*api.Sandbox, error) {
 	return nil, errs.E(errs.NotFound, "there is no sandbox %s", sandboxID).Suggest("Call list_sandboxes.")
 }
 
-func (l *local) create(_ context.Context, in *api.CreateSandboxIn) (*api.SandboxOut, error) {
+func (l *local) create(_ context.Context, in *api.CreateSandboxIn) (*api.CreateSandboxOut, error) {
 	box := &api.Sandbox{ID: id.New(id.Sandbox), Name: in.Name, State: api.StateRunning, Ready: true, Reachable: true, Template: "base", Metadata: in.Metadata, CreatedAt: time.Now().UTC()}
 	if err := os.Mkdir(filepath.Join(l.root, box.ID), 0o755); err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func (l *local) create(_ context.Context, in *api.CreateSandboxIn) (*api.Sandbox
 	l.mu.Lock()
 	l.boxes[box.ID] = box
 	l.mu.Unlock()
-	return &api.SandboxOut{Status: "done", Ready: true, Sandbox: box}, nil
+	return &api.CreateSandboxOut{SandboxOut: api.SandboxOut{Status: "done", Ready: true, Sandbox: box}}, nil
 }
 
 func (l *local) list(context.Context, *api.ListSandboxesIn) (*api.ListSandboxesOut, error) {

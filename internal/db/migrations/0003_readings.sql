@@ -15,6 +15,8 @@ CREATE INDEX events_resource ON events (resource_id, at, id);
 ALTER TABLE sandboxes ADD COLUMN retention_seconds BIGINT NOT NULL DEFAULT 0;
 
 -- Where what a process wrote is in the pack of its sandbox's stop, and when it wrote it.
+-- Of what was kept in another form before, nothing is found any more.
+UPDATE processes SET kept = 0, state = CASE WHEN state = 'running' THEN 'lost' ELSE state END WHERE kept = 1;
 ALTER TABLE processes ADD COLUMN pack TEXT NOT NULL DEFAULT '';
 ALTER TABLE processes ADD COLUMN stdout_from BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE processes ADD COLUMN stdout_length BIGINT NOT NULL DEFAULT 0;

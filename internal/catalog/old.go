@@ -10,7 +10,6 @@ const (
 	noGPU       = "there are no GPU reservations yet; list_capabilities says what this deployment can do"
 	noInstances = "there are no instances yet; create_sandbox gives an isolated machine"
 	noNodes     = "nodes are for the people who run this deployment"
-	noLogs      = "there are no sandbox logs yet; read_process_output gives what a process wrote"
 	noUsage     = "usage and billing are not counted yet; get_limits shows the quotas and their use"
 	noPreview   = "ports cannot be shared yet; reach a server from inside the sandbox with run_command"
 	noNetwork   = "the network is chosen at create_sandbox with network.internet; finer rules are not here yet"
@@ -64,7 +63,7 @@ var names = []Old{
 
 	// Sandboxes of a team.
 	{Name: "get_sandbox_metrics", Tool: "get_sandbox_metrics"},
-	{Name: "get_sandbox_logs", Note: noLogs},
+	{Name: "get_sandbox_logs", Tool: "get_sandbox_logs"},
 	{Name: "get_team_usage", Note: noUsage},
 	{Name: "list_templates", Note: noTemplates},
 	{Name: "get_template", Note: noTemplates},

@@ -20,6 +20,6 @@ func All() []op.Info {
 func AllStreams() []op.StreamInfo {
 	return []op.StreamInfo{
 		Terminal.Info(), SSHConnect.Info(),
-		DownloadFile.Info(), UploadFile.Info(),
+		DownloadFile.Info(), UploadFile.Info(), FollowProcess.Info(),
 	}
 }

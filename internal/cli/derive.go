@@ -52,6 +52,9 @@ func (a *app) derived(infos []op.Info) []*cobra.Command {
 		}
 		g.AddCommand(newCommand(a, info).cobra())
 	}
+	if g := byName["files"]; g != nil {
+		g.AddCommand(a.copyCommand())
+	}
 	for _, g := range groups {
 		var verbs []string
 		for _, c := range g.Commands() {

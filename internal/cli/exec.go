@@ -76,6 +76,38 @@ func ended(code *int, running bool) error {
 
 // both follows the two streams of a process to their ends, from what the server has kept.
 func (c *command) both(ctx context.Context, conn *client.Client, p api.ProcessIn) (api.Process, error) {
+	exit, err := c.followed(ctx, conn, api.FollowProcessIn{ProcessIn: p})
+	if olderServer(err) {
+		return c.poll(ctx, conn, p)
+	}
+	return api.Process{ExitCode: exit.ExitCode, TimedOut: exit.TimedOut, State: exit.State}, err
+}
+
+// followed writes the streams of a process as they come until it ends.
+func (c *command) followed(ctx context.Context, conn *client.Client, in api.FollowProcessIn) (api.ExitEvent, error) {
+	return conn.Follow(ctx, in, func(o client.Output) error {
+		if o.Gap > 0 {
+			fmt.Fprintf(c.stderr, "berth: %d bytes of %s were not kept\n", o.Gap, o.Stream)
+		}
+		w := c.stdout
+		if o.Stream == "stderr" {
+			w = c.stderr
+		}
+		if _, err := w.Write(o.Data); err != nil {
+			return fmt.Errorf("write output: %w", err)
+		}
+		return nil
+	})
+}
+
+// olderServer reports whether a server of an earlier version does not know how to be followed.
+func olderServer(err error) bool {
+	e, ok := asError(err)
+	return ok && e.Code == "INVALID_INPUT" && e.Details["path"] == "follow"
+}
+
+// poll is both by reading part after part.
+func (c *command) poll(ctx context.Context, conn *client.Client, p api.ProcessIn) (api.Process, error) {
 	var lock sync.Mutex // the two writers may be one file
 	var errOut error
 	var wait sync.WaitGroup
@@ -125,10 +157,14 @@ func (c *command) processOutput(ctx context.Context, conn *client.Client, raw js
 		return fmt.Errorf("decode input of %s: %w", c.info.Name, err)
 	}
 	if c.follow && c.output == "table" {
+		_, err := c.followed(ctx, conn, api.FollowProcessIn{ProcessIn: in.ProcessIn, Stream: in.Stream, StdoutOffset: in.Offset, StderrOffset: in.Offset})
+		if !olderServer(err) {
+			return err
+		}
 		if in.Stream == "" {
 			in.Stream = "stdout"
 		}
-		_, err := c.stream(ctx, conn, in, c.stdout)
+		_, err = c.stream(ctx, conn, in, c.stdout)
 		return err
 	}
 	answer, err := conn.Do(ctx, c.info, raw)

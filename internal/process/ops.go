@@ -192,33 +192,48 @@ func (s *Service) all(ctx context.Context, sandboxID string) ([]api.Process, err
 }
 
 func (s *Service) actOutput(ctx context.Context, in *api.ProcessOutputIn, _ *op.Draft) (*api.ProcessOutputOut, error) {
-	stream, limit := in.Stream, orInt(in.Limit, guest.OutputBytes)
-	if stream == "" {
-		stream = "stdout"
+	limit := orInt(in.Limit, guest.OutputBytes)
+	wait := time.Duration(in.WaitSeconds) * time.Second
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = max(0, min(wait, time.Until(deadline)-answerTime))
 	}
-	g, err := s.Sandboxes.Live(ctx, in.SandboxID)
+	r, err := s.read(ctx, &in.ProcessIn, cmp.Or(in.Stream, "stdout"), in.Offset, limit, wait)
 	if err != nil {
 		return nil, err
 	}
+	return outputOut(r.process, r.data, r.offset, r.next, r.earliest, r.eof), nil
+}
+
+// reading is a part of a stream.
+type reading struct {
+	process                api.Process
+	data                   []byte
+	offset, next, earliest int64
+	eof                    bool
+	live                   bool // it came from the guest, which has waited
+}
+
+// read reads a part of a stream: from the guest where it runs and knows the process, else from what is stored.
+func (s *Service) read(ctx context.Context, in *api.ProcessIn, stream string, offset int64, limit int, wait time.Duration) (reading, error) {
+	g, err := s.Sandboxes.Live(ctx, in.SandboxID)
+	if err != nil {
+		return reading{}, err
+	}
 	if g != nil {
-		wait := time.Duration(in.WaitSeconds) * time.Second
-		if deadline, ok := ctx.Deadline(); ok {
-			wait = max(0, min(wait, time.Until(deadline)-answerTime))
-		}
 		back := func() {}
 		if wait > 0 {
 			back = op.Yield(ctx)
 		}
-		o, err := g.Output(ctx, in.ProcessID, guest.OutputQuery{Stream: stream, Offset: in.Offset, Limit: limit, Wait: wait})
+		o, err := g.Output(ctx, in.ProcessID, guest.OutputQuery{Stream: stream, Offset: offset, Limit: limit, Wait: wait})
 		back()
 		if err == nil {
-			return outputOut(show(in.SandboxID, o.Process), o.Data, o.Offset, o.Next, o.Earliest, o.EOF), nil
+			return reading{show(in.SandboxID, o.Process), o.Data, o.Offset, o.Next, o.Earliest, o.EOF, true}, nil
 		}
 		if !errs.Is(err, errs.NotFound) {
-			return nil, err
+			return reading{}, err
 		}
 	}
-	return s.storedOutput(ctx, in, stream, limit, g != nil)
+	return s.storedOutput(ctx, in, stream, offset, limit, g != nil)
 }
 
 func outputOut(p api.Process, data []byte, offset, next, earliest int64, eof bool) *api.ProcessOutputOut {

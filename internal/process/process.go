@@ -56,7 +56,8 @@ type Config struct {
 // Service runs commands and processes.
 type Service struct {
 	Config
-	reading chan struct{} // holds one for each log that is being read
+	reading   chan struct{} // holds one for each log that is being read
+	followers followers
 }
 
 // New makes the service.
@@ -95,6 +96,11 @@ func (s *Service) Register(r *op.Registry) {
 			}
 			return &op.Draft{Resource: res}, nil
 		}, Act: s.actLogs,
+	})
+	op.HandleStream(r, api.FollowProcess, op.StreamHandler[api.FollowProcessIn]{
+		Draft: func(ctx context.Context, in *api.FollowProcessIn) (*op.Draft, error) {
+			return s.draft(ctx, in.SandboxID)
+		}, Serve: s.serveFollow,
 	})
 	op.Handle(r, api.ProcessInput, op.Handler[api.ProcessInputIn, api.ProcessInputOut]{
 		Draft: func(ctx context.Context, in *api.ProcessInputIn) (*op.Draft, error) {

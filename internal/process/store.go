@@ -100,24 +100,24 @@ func (s *Service) storedAll(ctx context.Context, sandboxID string) ([]record, er
 }
 
 // storedOutput reads a stream that was kept when its sandbox stopped.
-func (s *Service) storedOutput(ctx context.Context, in *api.ProcessOutputIn, stream string, limit int, live bool) (*api.ProcessOutputOut, error) {
+func (s *Service) storedOutput(ctx context.Context, in *api.ProcessIn, stream string, offset int64, limit int, live bool) (reading, error) {
 	r, err := s.stored(ctx, in.SandboxID, in.ProcessID)
 	if err != nil {
-		return nil, err
+		return reading{}, err
 	}
 	p := asLost(r.info, live)
 	if !r.kept {
-		return &api.ProcessOutputOut{Encoding: "utf-8", Offset: in.Offset, NextOffset: in.Offset, EarliestOffset: in.Offset, EOF: p.State != "running", Process: p}, nil
+		return reading{process: p, offset: offset, next: offset, earliest: offset, eof: p.State != "running"}, nil
 	}
 	st := r.stream(stream)
 	end := st.at + st.length
-	from := min(max(in.Offset, st.at), end)
+	from := min(max(offset, st.at), end)
 	to := min(from+int64(limit), end)
 	data, err := s.readKept(ctx, r.pack, st, from, to)
 	if err != nil {
-		return nil, err
+		return reading{}, err
 	}
-	return outputOut(p, data, from, to, st.at, to == end), nil
+	return reading{process: p, data: data, offset: from, next: to, earliest: st.at, eof: to == end && p.State != "running"}, nil
 }
 
 // readKept reads the bytes of a kept stream between two of its offsets, which must be kept.

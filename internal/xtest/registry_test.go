@@ -140,6 +140,8 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.MoveFileIn{SandboxIn: inside, From: there().Path, To: name + ".moved"})
 	case api.RemoveFile.Name:
 		return encode(t, api.RemoveFileIn{FileIn: there()})
+	case api.FollowProcess.Name:
+		return encode(t, api.FollowProcessIn{ProcessIn: proc(g.sandbox, g.process)})
 	case api.DownloadFile.Name:
 		return encode(t, there())
 	case api.UploadFile.Name:

@@ -5,14 +5,18 @@ import (
 	"github.com/berthrun/berth/internal/catalog"
 )
 
-// charsPerToken is the estimate that budgets are held against. Counted with o200k_base the lists come to 4.5 characters a token and more, so that it is on
-// the safe side; test/clients holds it against that tokenizer.
+// charsPerToken is the estimate that budgets are held against: four characters are a token. o200k_base counts 2 to 4 % fewer tokens in these lists;
+// test/clients holds the estimate against it.
 const charsPerToken = 4
 
 // Cost gives how many tools a list has for a caller who may use everything, and about how many tokens a model reads them at.
 func Cost(l catalog.List, infos []op.Info) (tools, tokens int) {
-	all := listed(l, toolsOf(l, infos, everyone), renaming(l, infos))
-	return len(all), (chars(encode(all)) + charsPerToken - 1) / charsPerToken
+	return len(toolsOf(l, infos, everyone)), (chars(ListJSON(l, infos)) + charsPerToken - 1) / charsPerToken
+}
+
+// ListJSON gives the tools of a list as tools/list has them for a caller who may use everything.
+func ListJSON(l catalog.List, infos []op.Info) []byte {
+	return encode(listed(l, toolsOf(l, infos, everyone), renaming(l, infos)))
 }
 
 // ToolNames gives the names of a list's tools in their order, for a caller who may use everything.

@@ -27,6 +27,7 @@ type exchange struct {
 	caller    *caller.Caller
 	msg       *message
 	meta      members // the _meta of the params
+	streaming bool    // the answer is a stream of events
 	modern    bool    // 2026-07-28 and later: no session, everything in each request
 }
 

@@ -30,16 +30,10 @@ type endpoint struct {
 	infos    []op.Info // of the operations in the list
 	rename   func(string) string
 	protocol http.Handler
-	extra    map[string]*extra
+	extras   []*extra
 
 	mu   sync.Mutex
 	made map[string][]byte // lists of tools as JSON, by who may see what
-}
-
-// extra is a tool that is no operation. Only test builds have some.
-type extra struct {
-	listed *mcp.Tool
-	call   func(ctx context.Context, x *exchange) []byte // gives the members of the result, or of an answer that is an error
 }
 
 // endpoints are made when they are asked for.
@@ -83,12 +77,14 @@ func (h *Handler) newEndpoint(l catalog.List) (*endpoint, error) {
 		return nil, errs.E(errs.Unavailable, "this deployment has no tools in %s: %s", strings.Join(l.Toolsets, " and "), strings.Join(missing(empty), "; ")).
 			Because("toolset_unavailable").Suggest("Toolsets with tools here: %s. list_capabilities says what this deployment can do.", strings.Join(present(all), ", "))
 	}
-	server := mcp.NewServer(&h.sdk, &mcp.ServerOptions{
+	options := &mcp.ServerOptions{
 		Instructions: cmp.Or(h.cfg.Instructions, e.rename(instructions(l, missing(empty)))),
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs, c.CacheScope = listTTL, "private" },
-	})
-	h.extend(e, server)
+	}
+	add := extend(e, options)
+	server := mcp.NewServer(&h.sdk, options)
+	add(server)
 	e.protocol = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
 		Stateless: true, JSONResponse: true, PropagateRequestCancellation: true,
 		DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, // both done before
@@ -172,7 +168,7 @@ func (e *endpoint) toolsFor(c *caller.Caller, visible func(*caller.Caller, op.In
 		}
 	}
 	all := listed(e.list, toolsOf(e.list, seen, everyone), e.rename)
-	for _, x := range e.extra {
+	for _, x := range e.extras {
 		all = append(all, x.listed)
 	}
 	if len(e.made) >= mostLists {

@@ -30,24 +30,18 @@ func (x *exchange) follow(ctx context.Context, token json.RawMessage) {
 	tick := time.NewTicker(x.h.cfg.ProgressEvery)
 	defer tick.Stop()
 	start := time.Now()
-	streaming := false
 	last := int64(0)
 	for {
 		select {
 		case o := <-done: // run ends with ctx, so that nothing outlives the request
 			body := x.answer(o.text, o.err)
-			if !streaming {
+			if !x.streaming {
 				x.write(http.StatusOK, body)
 				return
 			}
 			x.event(body)
 			return
 		case <-tick.C:
-			if !streaming {
-				streaming = true
-				x.w.Header().Set("Content-Type", "text/event-stream")
-				x.w.WriteHeader(http.StatusOK)
-			}
 			last = max(last+1, int64(time.Since(start)/time.Second)) // it must grow
 			x.event(progress(token, last))
 		}
@@ -60,8 +54,13 @@ func progress(token json.RawMessage, seconds int64) []byte {
 	return append(b, `,"message":"still at work"}}`...)
 }
 
-// event writes one server-sent event. JSON holds no line break of its own.
+// event writes one server-sent event; the first one makes the answer a stream. JSON holds no line break of its own.
 func (x *exchange) event(data []byte) {
+	if !x.streaming {
+		x.streaming = true
+		x.w.Header().Set("Content-Type", "text/event-stream")
+		x.w.WriteHeader(http.StatusOK)
+	}
 	b := append([]byte("event: message\ndata: "), data...)
 	_, _ = x.w.Write(append(b, "\n\n"...)) // a client that is gone is noticed by its context
 	_ = http.NewResponseController(x.w).Flush()

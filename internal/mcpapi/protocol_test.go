@@ -84,9 +84,9 @@ func TestRules(t *testing.T) {
 		"new, unknown method":      {`{"jsonrpc":"2.0","id":1,"method":"tools/burn","params":{` + modernMeta + `}}`, modern("tools/burn", ""), 404, codeNotFound},
 		"new, removed method":      {`{"jsonrpc":"2.0","id":1,"method":"ping","params":{` + modernMeta + `}}`, modern("ping", ""), 404, codeNotFound},
 		"new, initialize":          {`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{` + modernMeta + `}}`, modern("initialize", ""), 404, codeNotFound},
-		"new, prompts":             {`{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{` + modernMeta + `}}`, modern("prompts/list", ""), 200, 0}, // not announced, but asked for: an empty list
-		"prompts":                  {`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, nil, 200, 0},
-		"new, no such resource":    {`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{` + modernMeta + `,"uri":"a:b"}}`, modern("resources/read", "a:b"), 400, codeInvalidParams},
+		"new, prompts":             {`{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{` + modernMeta + `}}`, modern("prompts/list", ""), 404, codeNotFound}, // not announced
+		"prompts":                  {`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, nil, 200, codeNotFound},
+		"new, no such resource":    {`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{` + modernMeta + `,"uri":"a:b"}}`, modern("resources/read", "a:b"), 404, codeNotFound},
 		"new, discover":            {`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{` + modernMeta + `}}`, modern("server/discover", ""), 200, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -52,7 +52,7 @@ func (x *exchange) check() *rpcError {
 		return x.checkHeaders()
 	case strings.HasPrefix(m.method, "notifications/"):
 		return problem(http.StatusBadRequest, codeInvalidRequest, "a notification has no id")
-	case !known, x.modern && removed[m.method]:
+	case !known, x.modern && removed[m.method], optional[m.method] && len(x.end.extras) == 0:
 		return problem(x.status(http.StatusNotFound), codeNotFound, "the method "+quoted(m.method)+" is not supported")
 	}
 	if err := x.checkMeta(revision); err != nil {

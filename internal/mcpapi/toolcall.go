@@ -21,6 +21,13 @@ const requestIDKey = "berth/requestId"
 // callTool answers tools/call. What goes wrong with the call itself is a result with isError, so that the model sees it.
 func (x *exchange) callTool(ctx context.Context) {
 	x.nameClient()
+	name, _ := x.msg.params.text("name")
+	for _, e := range x.end.extras {
+		if e.listed.Name == name {
+			x.callExtra(ctx, e)
+			return
+		}
+	}
 	token, wanted := x.progressToken()
 	if !wanted || !accepts(x.r.Header.Values("Accept"), "text/event-stream") {
 		x.write(http.StatusOK, x.answer(x.run(ctx)))
@@ -91,13 +98,17 @@ func (x *exchange) answer(text []byte, err error) []byte {
 	if x.modern {
 		b = append(b, `,"resultType":"complete"`...)
 	}
-	meta := map[string]any{requestIDKey: x.requestID}
+	return append(x.appendMeta(b), "}}"...)
+}
+
+// appendMeta adds what every result says of itself.
+func (x *exchange) appendMeta(b []byte) []byte {
+	b = append(b, `,"_meta":{"`+requestIDKey+`":`...)
+	b = append(b, encode(x.requestID)...)
 	if x.modern {
-		meta[mcp.MetaKeyServerInfo] = &x.h.sdk
+		b = append(append(b, `,"`+mcp.MetaKeyServerInfo+`":`...), x.h.info...)
 	}
-	b = append(b, `,"_meta":`...)
-	b = append(b, encode(meta)...)
-	return append(b, "}}"...)
+	return append(b, '}')
 }
 
 type errorBody struct {

@@ -10,16 +10,25 @@ import (
 	"time"
 )
 
-// startBinary runs the built program in development mode on a free port and gives its MCP URL and key. The program is ended, and with it everything
-// that it made, when the test ends.
+// startBinary runs the built program.
 func startBinary(t *testing.T) (url, key string) {
 	t.Helper()
-	bin := os.Getenv("BERTH_BIN")
+	return startProgram(t, os.Getenv("BERTH_BIN"))
+}
+
+// startProgram runs a berth in development mode on a free port and gives its MCP URL and key. The program is ended, and with it everything that it made,
+// when the test ends.
+func startProgram(t *testing.T, bin string) (url, key string) {
+	t.Helper()
 	if _, err := os.Stat(bin); bin == "" || err != nil {
 		missing(t, "BERTH_BIN names no program")
 	}
 	ready := filepath.Join(t.TempDir(), "ready.json")
-	cmd := exec.Command(bin, "dev", "--ready-file", ready, "--port", "0")
+	args := []string{"dev", "--ready-file", ready, "--port", "0"}
+	if images := os.Getenv("BERTH_BASE_DIR"); images != "" {
+		args = append(args, "--images", images)
+	}
+	cmd := exec.Command("nice", append([]string{"-n", "-5", bin}, args...)...) // before what else the tests run, where that is allowed
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -4,26 +4,10 @@
 //
 // Exit code 1: a step failed; the JSON then has error and the steps before it.
 import { randomUUID } from 'node:crypto';
+import { connect } from './connect.mjs';
 
 const [kind, url, key = process.env.BERTH_API_KEY] = process.argv.slice(2);
 const report = { client: kind, steps: [] };
-
-async function connect() {
-  const info = { name: `berth-test-${kind}`, version: '1.0.0' };
-  const headers = { Authorization: `Bearer ${key}` };
-  if (kind === 'v1') {
-    const { Client } = await import('@modelcontextprotocol/sdk/client/index.js');
-    const { StreamableHTTPClientTransport } = await import('@modelcontextprotocol/sdk/client/streamableHttp.js');
-    const client = new Client(info);
-    await client.connect(new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }));
-    return client;
-  }
-  const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client');
-  const mode = kind === 'v2-modern' ? { pin: '2026-07-28' } : 'legacy';
-  const client = new Client(info, { versionNegotiation: { mode } });
-  await client.connect(new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }));
-  return client;
-}
 
 let client;
 
@@ -53,7 +37,7 @@ async function follow(sandboxId, processId) {
 }
 
 async function session() {
-  client = await connect();
+  client = await connect(kind, url, key);
   report.protocolVersion = client.getNegotiatedProtocolVersion?.();
   report.server = client.getServerVersion();
   report.instructions = (client.getInstructions() ?? '').length;

@@ -21,7 +21,7 @@ type exchange struct {
 	h         *Handler
 	list      catalog.List
 	end       *endpoint
-	w         http.ResponseWriter
+	w         *bounded
 	r         *http.Request
 	requestID string
 	caller    *caller.Caller
@@ -82,11 +82,14 @@ func (x *exchange) dispatch() {
 	}
 	switch {
 	case x.msg.method == "" || x.msg.id == nil:
+		x.w.Header().Set("Content-Length", "0")
 		x.w.WriteHeader(http.StatusAccepted) // nothing here waits for a notification or for an answer of the client
 	case x.msg.method == "tools/call":
 		x.callTool(ctx)
 	case x.msg.method == "tools/list":
 		x.listTools()
+	case x.msg.method == "ping":
+		x.write(http.StatusOK, append(append([]byte(`{"jsonrpc":"2.0","id":`), x.msg.id...), `,"result":{}}`...))
 	default:
 		x.protocol(ctx)
 	}
@@ -110,7 +113,7 @@ func (x *exchange) body() ([]byte, *rpcError) {
 	if accept := x.r.Header.Values("Accept"); len(accept) > 0 && !accepts(accept, "application/json") && !accepts(accept, "text/event-stream") {
 		return nil, problem(http.StatusNotAcceptable, codeInvalidRequest, "Accept must allow application/json and text/event-stream")
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, x.h.cfg.MaxBody))
+	body, err := x.w.readAll(http.MaxBytesReader(x.w.ResponseWriter, x.r.Body, x.h.cfg.MaxBody))
 	if _, over := errors.AsType[*http.MaxBytesError](err); over {
 		return nil, problem(http.StatusRequestEntityTooLarge, codeInvalidRequest, "the body is larger than "+strconv.FormatInt(x.h.cfg.MaxBody, 10)+" bytes")
 	}

@@ -58,6 +58,7 @@ type Config struct {
 	ShortDeadline time.Duration // for clients that give up after 60 s; 45 s where 0
 	ProgressEvery time.Duration // between progress notifications; 5 s where 0
 	MaxBody       int64         // bytes; 4 MiB where 0
+	Patience      time.Duration // with a client that sends its body, or takes a part of an answer in; 30 s where 0
 
 	Logger   *slog.Logger                 // discards where nil
 	NewID    func() string                // of a request; random where nil
@@ -123,6 +124,7 @@ func normalize(cfg *Config) error {
 	fallback(&cfg.ShortDeadline, 45*time.Second)
 	fallback(&cfg.ProgressEvery, 5*time.Second)
 	fallback(&cfg.MaxBody, 4<<20)
+	fallback(&cfg.Patience, 30*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -152,7 +154,8 @@ func (h *Handler) Routes() []string {
 
 // ServeHTTP answers one request. Every answer carries X-Request-Id.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := &exchange{h: h, w: w, r: r, requestID: h.cfg.NewID()}
+	x := &exchange{h: h, w: newBounded(w, h.cfg.Patience), r: r, requestID: h.cfg.NewID()}
+	defer x.w.finish()
 	w.Header().Set("X-Request-Id", x.requestID)
 	path := strings.TrimRight(r.URL.Path, "/")
 	below, known := strings.CutPrefix(path, wellKnown)
@@ -173,7 +176,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		x.refuse(err)
 	case known:
-		h.serveMetadata(w, r)
+		h.serveMetadata(x.w, r)
 	default:
 		x.serve()
 	}

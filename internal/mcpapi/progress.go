@@ -63,5 +63,5 @@ func (x *exchange) event(data []byte) {
 	}
 	b := append([]byte("event: message\ndata: "), data...)
 	_, _ = x.w.Write(append(b, "\n\n"...)) // a client that is gone is noticed by its context
-	_ = http.NewResponseController(x.w).Flush()
+	x.w.Flush()
 }

@@ -77,6 +77,13 @@ func newCommand(a *app, info op.Info) *command {
 			}
 		}
 	}
+	if strings.HasPrefix(info.Name, "docs.") {
+		for _, name := range []string{"query", "page"} {
+			if info.In.Properties[name] != nil {
+				c.args = append(c.args, positional{name: name})
+			}
+		}
+	}
 	return c
 }
 
@@ -166,6 +173,10 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return c.readFile(ctx, conn, in)
 	case api.ProcessOutput.Name:
 		return c.processOutput(ctx, conn, raw)
+	case api.ReadDoc.Name:
+		if c.output == "table" {
+			return c.readDoc(ctx, conn, in)
+		}
 	}
 	out, err := conn.Do(ctx, c.info, raw)
 	if err != nil {

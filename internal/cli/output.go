@@ -26,6 +26,8 @@ var columns = map[string][]string{
 	"account.limits":    {"key", "limit", "used", "unit"},
 	"workspaces.list":   {"id", "name", "current", "createdAt"},
 	"capabilities.list": {"name", "enabled", "missing"},
+	"docs.list":         {"page", "title", "summary"},
+	"docs.search":       {"page", "section", "excerpt"},
 }
 
 const maxCell = 60 // characters of a table's cell

@@ -49,6 +49,9 @@ func newIndex(pages []*Page) *index {
 			}
 			if generated && s.Level == 2 {
 				s.End = s.Whole
+				if example := strings.Index(p.Text[s.Start:s.End], "\n### Example"); example > 0 {
+					s.End = s.Start + example
+				}
 			}
 			pt := part{page: p, section: s, terms: map[string]float64{}, bonus: 1}
 			if generated {

@@ -18,7 +18,7 @@ var questions = []struct{ ask, pages string }{
 	{"follow the output of a long running process", "commands go reference/processes"},
 	{"write to stdin of a process", "commands reference/processes"},
 	{"the output was truncated, how do I get the rest", "commands troubleshooting"},
-	{"upload a large file", "files limits"},
+	{"upload a large file", "files limits reference/files"},
 	{"edit a file only if nobody changed it", "files go"},
 	{"list files matching a glob", "files"},
 	{"follow symlinks out of the sandbox", "files security"},

@@ -95,6 +95,7 @@ func writeOperation(b *bytes.Buffer, i op.Info) {
 	}
 	b.WriteString("\n### Output\n\n| member | type | | |\n|---|---|---|---|\n")
 	writeMembers(b, i, i.Out, "", false)
+	writeExample(b, i)
 }
 
 // ownErrors names the codes that follow from the operation's form.

@@ -24,6 +24,9 @@ type bench struct {
 	rounds, quick, idle                int
 	only                               string
 	rows                               []row
+	soak                               time.Duration // instead of all else
+	soakClients                        int
+	out                                string
 }
 
 // row is a line of the table.
@@ -48,7 +51,9 @@ func main() {
 	flag.IntVar(&b.quick, "commands", 100, "commands of each kind")
 	flag.IntVar(&b.idle, "idle", 100, "idle sandboxes whose memory is read")
 	flag.StringVar(&b.only, "only", "", "create, command or memory")
-	out := flag.String("o", "", "a file to write the table to")
+	flag.DurationVar(&b.soak, "soak", 0, "soak for so long instead, such as 30m")
+	flag.IntVar(&b.soakClients, "clients", 50, "clients of a soak")
+	flag.StringVar(&b.out, "o", "", "a file to write the table to")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -58,9 +63,12 @@ func main() {
 		os.Exit(1)
 	}
 	table := b.table()
+	if b.soak > 0 {
+		return
+	}
 	fmt.Print(table)
-	if *out != "" {
-		if err := os.WriteFile(*out, []byte(table), 0o644); err != nil { //nolint:gosec // a report for everybody
+	if b.out != "" && b.soak == 0 {
+		if err := os.WriteFile(b.out, []byte(table), 0o644); err != nil { //nolint:gosec // a report for everybody
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}
@@ -74,6 +82,9 @@ func (b *bench) run(ctx context.Context) error {
 			return err
 		}
 		*path = abs
+	}
+	if b.soak > 0 {
+		return b.soakAlone(ctx)
 	}
 	rootfs, err := b.rootfs()
 	if err != nil {

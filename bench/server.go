@@ -20,23 +20,29 @@ type server struct {
 	cmd     *exec.Cmd
 	dir     string
 	session *mcp.ClientSession
+	url     string
+	mcpURL  string
+	key     string
+	debug   string // the socket of its private listener
 }
 
-func (b *bench) serve(ctx context.Context) (*server, error) {
+func (b *bench) serve(ctx context.Context, more ...string) (*server, error) {
 	dir, err := os.MkdirTemp("", "berth-bench-")
 	if err != nil {
 		return nil, err
 	}
 	file := filepath.Join(dir, "ready.json")
 	cmd := exec.Command(b.berth, "dev", "--port", "0", "--ready-file", file, "--images", b.base, //nolint:gosec // the program under test
-		"--calls-per-minute", "-1", "--limit", "sandboxes.running=-1", "--limit", "memory.running=-1")
+		"--calls-per-minute", "-1", "--limit", "sandboxes.running=-1", "--limit", "memory.running=-1",
+		"--debug-listen", "unix:"+filepath.Join(dir, "debug.sock"))
+	cmd.Args = append(cmd.Args, more...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	s := &server{cmd: cmd, dir: dir}
-	var ready struct{ MCPURL, Key string }
+	s := &server{cmd: cmd, dir: dir, debug: filepath.Join(dir, "debug.sock")}
+	var ready struct{ URL, MCPURL, Key string }
 	for {
 		data, err := os.ReadFile(file)
 		if err == nil {
@@ -52,15 +58,24 @@ func (b *bench) serve(ctx context.Context) (*server, error) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "berth-bench", Version: "1"}, nil)
-	s.session, err = client.Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: ready.MCPURL, HTTPClient: &http.Client{Transport: bearer(ready.Key)}, DisableStandaloneSSE: true,
-	}, nil)
-	if err != nil {
+	s.url, s.mcpURL, s.key = ready.URL, ready.MCPURL, ready.Key
+	if s.session, err = s.connect(ctx); err != nil {
 		s.stop()
-		return nil, fmt.Errorf("connect: %w", err)
+		return nil, err
 	}
 	return s, nil
+}
+
+// connect opens a session with the server's MCP endpoint.
+func (s *server) connect(ctx context.Context) (*mcp.ClientSession, error) {
+	client := mcp.NewClient(&mcp.Implementation{Name: "berth-bench", Version: "1"}, nil)
+	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{
+		Endpoint: s.mcpURL, HTTPClient: &http.Client{Transport: bearer(s.key)}, DisableStandaloneSSE: true,
+	}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return session, nil
 }
 
 // bearer adds a key to every request.
@@ -84,7 +99,11 @@ func (s *server) stop() {
 
 // call calls a tool and reads its structured result.
 func (s *server) call(ctx context.Context, tool string, args map[string]any, out any) error {
-	res, err := s.session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
+	return callTool(ctx, s.session, tool, args, out)
+}
+
+func callTool(ctx context.Context, session *mcp.ClientSession, tool string, args map[string]any, out any) error {
+	res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -43,6 +44,8 @@ type Client struct {
 	dial      func(context.Context) (net.Conn, error)
 	token     func() string
 	seen      seen
+	health    health
+	reached   atomic.Int64 // connections that came as far as the sandbox
 	observe   func(call string, failed bool, took time.Duration)
 	features  features
 }
@@ -52,21 +55,24 @@ func (c *Client) Observe(fn func(call string, failed bool, took time.Duration)) 
 
 // NewClient makes a client that reaches the guest through dial and shows it the token that token gives at each call.
 func NewClient(dial func(context.Context) (net.Conn, error), token func() string) *Client {
-	return &Client{
-		dial: dial, token: token,
-		transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				conn, err := dial(ctx)
-				if err != nil {
-					return nil, &dialError{err}
+	c := &Client{dial: dial, token: token}
+	c.transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := dial(ctx)
+			if err != nil {
+				if e, ok := errors.AsType[*errs.Error](err); ok && e.Code != errs.HostUnavailable {
+					c.reached.Add(1) // refused by the sandbox
 				}
-				return conn, nil
-			},
-			DisableCompression: true, MaxConnsPerHost: maxConns, MaxIdleConns: maxIdleConns, MaxIdleConnsPerHost: maxIdleConns,
-			IdleConnTimeout: idleTimeout, MaxResponseHeaderBytes: 16 << 10,
-			WriteBufferSize: 4 << 10, ReadBufferSize: 4 << 10,
+				return nil, &dialError{err}
+			}
+			c.reached.Add(1)
+			return conn, nil
 		},
+		DisableCompression: true, MaxConnsPerHost: maxConns, MaxIdleConns: maxIdleConns, MaxIdleConnsPerHost: maxIdleConns,
+		IdleConnTimeout: idleTimeout, MaxResponseHeaderBytes: 16 << 10,
+		WriteBufferSize: 4 << 10, ReadBufferSize: 4 << 10,
 	}
+	return c
 }
 
 // Close lets go of the kept connections. Calls in flight go on.
@@ -126,6 +132,11 @@ func (c *Client) ask(ctx context.Context, k call, out any) error {
 	}
 	inner, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
+	if k.timeout > probeAfter {
+		var release func()
+		inner, release = c.attended(inner)
+		defer release()
+	}
 	res, err := c.send(inner, k)
 	if err != nil {
 		return c.transportError(ctx, err)

@@ -16,13 +16,14 @@ const (
 )
 
 // Hello asks the guest who it is, again and again until it answers: at most for HelloTimeout, and then the error is UNAVAILABLE, reason
-// guest_unresponsive. A guest of an unknown protocol is UNAVAILABLE, reason guest_version.
+// guest_unresponsive, or HOST_UNAVAILABLE where no connection came as far as the sandbox. A guest of an unknown protocol is UNAVAILABLE, reason guest_version.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {
 	end := time.NewTimer(HelloTimeout)
 	defer end.Stop()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	<-pause.C
+	before := c.reached.Load()
 	for wait := helloFirst; ; wait = min(2*wait, helloMost) {
 		var h Hello
 		err := c.do(ctx, call{method: http.MethodGet, path: "/hello", safe: true, timeout: helloTry}, &h)
@@ -42,6 +43,10 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 		case <-ctx.Done():
 			return Hello{}, ctx.Err()
 		case <-end.C:
+			if c.reached.Load() == before {
+				// Nobody got as far as the sandbox: it is the node that has to come back, as when its runtime is just starting again.
+				return Hello{}, errs.Wrap(errs.HostUnavailable, err, "the sandbox cannot be reached on its node").After(time.Second)
+			}
 			return Hello{}, unresponsive(err)
 		}
 	}

@@ -63,8 +63,25 @@ func failureOf(err error) *failure {
 	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.EINVAL),
 		errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.EXDEV):
 		code = CodeInvalid
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EAGAIN):
+		code = CodeTooMany
+	case unfit(err):
+		code, message = CodeInvalid, "the kernel does not allow this with such a path: "+message
 	}
 	return &failure{code, message}
+}
+
+// unfit reports whether a path leads to something that is no file to be read or written, as below /proc and /sys.
+func unfit(err error) bool {
+	for _, e := range []syscall.Errno{
+		syscall.EIO, syscall.EFAULT, syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.ENODEV, syscall.ESPIPE, syscall.ETXTBSY, syscall.ESRCH, syscall.ENOTTY,
+		syscall.EBADF, syscall.EILSEQ, syscall.EMLINK,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // plain is the message of an error without the names of system calls.

@@ -31,6 +31,7 @@ const maxAccountFile = 4 << 20
 // users resolves names. It keeps what it parsed until one of the two files changes.
 type users struct {
 	root string // what /etc is below
+	had  bool   // there was a DefaultUser at the beginning
 
 	mu     sync.Mutex
 	stamp  [2]fileStamp
@@ -45,9 +46,15 @@ type fileStamp struct {
 	ino, size, mtime int64
 }
 
-func newUsers(root string) *users { return &users{root: root} }
+func newUsers(root string) *users {
+	u := &users{root: root}
+	u.refresh()
+	u.had = u.byName[DefaultUser] != nil
+	return u
+}
 
-// lookup gives the account of a name, a numeric uid or "uid:gid". An empty name is DefaultUser where there is one, else root.
+// lookup gives the account of a name, a numeric uid or "uid:gid". An empty name is DefaultUser, or root where there was none when the guest began: an image
+// may be without. One that went missing later is an error, so that nothing runs with more rights than it was thought to.
 func (u *users) lookup(name string) (*user, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -55,6 +62,9 @@ func (u *users) lookup(name string) (*user, error) {
 	if name == "" {
 		if a := u.byName[DefaultUser]; a != nil {
 			return a, nil
+		}
+		if u.had {
+			return nil, fail(CodeCannotRun, "the account %s is no longer in the sandbox's /etc/passwd", DefaultUser)
 		}
 		name = "root"
 	}

@@ -98,7 +98,7 @@ func (s *Service) Live(ctx context.Context, id string) (*guest.Client, error) {
 	if err != nil || r.State != api.StateRunning {
 		return nil, err
 	}
-	return s.guest(r.ID, r.BootGeneration, r.GuestToken), nil
+	return answering(ctx, s.guest(r.ID, r.BootGeneration, r.GuestToken))
 }
 
 func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, string, error) {
@@ -111,7 +111,8 @@ func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, 
 		}
 		switch decide(v, r.State) {
 		case do:
-			return s.guest(r.ID, r.BootGeneration, r.GuestToken), woke, nil
+			g, err := answering(ctx, s.guest(r.ID, r.BootGeneration, r.GuestToken))
+			return g, woke, err
 		case wait, onward:
 			s.nudge(id)
 			left := time.Until(until)

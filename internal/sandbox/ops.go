@@ -224,7 +224,11 @@ func (s *Service) actUpdate(ctx context.Context, in *api.UpdateSandboxIn, _ *op.
 		return nil, err
 	}
 	if r.State == api.StateRunning && in.Env != nil {
-		if _, err := s.guest(r.ID, r.BootGeneration, r.GuestToken).Configure(ctx, guest.Configure{Env: orEmpty(r.Env)}); err != nil {
+		g, err := answering(ctx, s.guest(r.ID, r.BootGeneration, r.GuestToken))
+		if err == nil {
+			_, err = g.Configure(ctx, guest.Configure{Env: orEmpty(r.Env)})
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

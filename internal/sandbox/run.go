@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -76,6 +77,7 @@ func (s *Service) audit(ctx context.Context) error {
 			s.nudge(r.ID)
 		}
 	}
+	s.checkGuests(ctx, rows)
 	onNode := map[string]bool{}
 	for _, st := range statuses {
 		onNode[st.ID] = true
@@ -157,10 +159,22 @@ func (s *Service) keepTime(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// At the same time, as a guest that hangs takes its time to be found so.
+	var all sync.WaitGroup
+	defer all.Wait()
+	turn := make(chan struct{}, checksAtOnce)
 	for _, r := range rows {
-		if err := s.expire(ctx, r, now); err != nil && !errors.Is(err, errLostRace) && ctx.Err() == nil {
-			s.Logger.Warn("sandbox not ended in time", "sandbox", r.ID, "error", err)
+		select {
+		case turn <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
+		all.Go(func() {
+			defer func() { <-turn }()
+			if err := s.expire(ctx, r, now); err != nil && !errors.Is(err, errLostRace) && ctx.Err() == nil {
+				s.Logger.Warn("sandbox not ended in time", "sandbox", r.ID, "error", err)
+			}
+		})
 	}
 	return nil
 }

@@ -95,14 +95,15 @@ type Config struct {
 // Service owns the sandboxes of a deployment.
 type Service struct {
 	Config
-	store   store
-	guests  guestPool
-	samples sampler
-	lost    atomic.Bool // the node does not answer
-	mu      sync.Mutex
-	working map[string]*worker
-	wg      sync.WaitGroup
-	ctx     context.Context // of Run: workers end with it
+	store    store
+	guests   guestPool
+	samples  sampler
+	lost     atomic.Bool // the node does not answer
+	checking atomic.Bool // guests are being asked whether they are there
+	mu       sync.Mutex
+	working  map[string]*worker
+	wg       sync.WaitGroup
+	ctx      context.Context // of Run: workers end with it
 }
 
 // New makes the service. Run carries its sandboxes on.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // show is a row as callers see it, without a reading.
@@ -25,5 +26,8 @@ func (s *Service) show(r *row) api.Sandbox {
 		sb.Retention = spell(time.Duration(r.RetentionSeconds) * time.Second)
 	}
 	sb.DeletesAt = timeOf(deletesAt(r))
+	if err := s.unwell(r); err != nil {
+		sb.Ready, sb.Error = false, errs.From(err).Message
+	}
 	return sb
 }

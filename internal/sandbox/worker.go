@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -112,9 +113,16 @@ func (r *row) spec() runtime.Spec {
 	}
 }
 
+// hostname is a sandbox's name as a host may have it: names may hold more.
 func hostname(r *row) string {
-	if r.Name != "" {
-		return r.Name
+	name := strings.Trim(strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return '-'
+	}, r.Name), "-")
+	if name != "" {
+		return name
 	}
 	return "sandbox-" + r.ID[len(id.Sandbox)+1:][:8]
 }
@@ -203,7 +211,7 @@ func (s *Service) pids(r *row) int64 {
 // halt ends a stopping sandbox and keeps its disk and what its processes wrote.
 func (s *Service) halt(ctx context.Context, r *row) error {
 	g := s.guest(r.ID, r.BootGeneration, r.GuestToken)
-	if st, err := s.Driver.Get(ctx, r.ID); err == nil && st.State == runtime.Running {
+	if st, err := s.Driver.Get(ctx, r.ID); err == nil && st.State == runtime.Running && s.listens(ctx, r.ID, g) {
 		kctx, cancel := context.WithTimeout(ctx, s.Grace+10*time.Second)
 		err := s.Keeper.Keep(kctx, r.OrgID, r.ID, func(visit func(guest.ExportRecord) error) error {
 			return g.ShutdownExport(kctx, s.Grace, visit)
@@ -225,6 +233,15 @@ func (s *Service) halt(ctx context.Context, r *row) error {
 
 // keepDeleted bounds the wait for what a sandbox's processes wrote before it is deleted.
 const keepDeleted = 3 * time.Second
+
+// listens reports whether a guest that is to be shut down can be told so. One that hangs is not waited for any longer.
+func (s *Service) listens(ctx context.Context, id string, g *guest.Client) bool {
+	err := g.Check(ctx)
+	if err != nil {
+		s.Logger.Warn("processes not kept: the guest does not answer", "sandbox", id, "error", err)
+	}
+	return err == nil
+}
 
 // remove takes everything away that a deleting sandbox has.
 func (s *Service) remove(ctx context.Context, r *row) error {

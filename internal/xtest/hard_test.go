@@ -91,3 +91,21 @@ func run(t testing.TB, c *client.Client, sandbox string, cmd api.CommandIn, time
 	})
 	return out, e
 }
+
+// writeFile writes a file and gives the error.
+func writeFile(t testing.TB, r *Real, at api.FileIn, data string) (out api.WriteFileOut, e *client.Error) {
+	t.Helper()
+	e = fault(t, func(ctx context.Context) (api.WriteFileOut, error) {
+		var err error
+		out, err = client.Call(ctx, r.Client, api.WriteFile, api.WriteFileIn{FileIn: at, Data: data})
+		return out, err
+	})
+	return out, e
+}
+
+// pid is the server's.
+func (r *Real) pid() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cmd.Process.Pid
+}

@@ -102,8 +102,19 @@ func loadRecord(dir, id string) (*record, error) {
 		return nil, fmt.Errorf("read record: %w", err)
 	}
 	r := &record{}
-	if err := json.Unmarshal(b, r); err != nil || r.Spec.ID != id || r.Phase == "" {
+	if err := json.Unmarshal(b, r); err != nil || r.Spec.ID != id || !r.Phase.known() || r.Slot < 0 || r.Slot >= maxSlots || r.Boot.PID < 0 || r.Gofer.PID < 0 {
 		return nil, errDamaged
 	}
 	return r, nil
+}
+
+// maxSlots is more than any subnet has.
+const maxSlots = 1 << 24
+
+func (p phase) known() bool {
+	switch p {
+	case creating, starting, running, paused, stopping, stopped, deleting:
+		return true
+	}
+	return false
 }

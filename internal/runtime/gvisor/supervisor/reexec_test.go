@@ -172,7 +172,7 @@ func FuzzRecord(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, recordFile), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := loadRecord(dir, "sbx_a"); err == nil && (r.Spec.ID != "sbx_a" || r.Phase == "") {
+		if r, err := loadRecord(dir, "sbx_a"); err == nil && (r.Spec.ID != "sbx_a" || !r.Phase.known() || r.Slot < 0 || r.Boot.PID < 0) {
 			t.Errorf("taken: %+v", r)
 		}
 	})

@@ -9,6 +9,7 @@ const (
 	SetProcesses = "processes"
 	SetFiles     = "files"
 	SetAccount   = "account"
+	SetTemplates = "templates"
 	SetDocs      = "docs"
 )
 

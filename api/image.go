@@ -12,6 +12,7 @@ const (
 	ImageReady    = "ready"
 	ImageFailed   = "failed"
 	ImageDeleting = "deleting"
+	ImageDeleted  = "deleted"
 )
 
 // Image is one version of an image: what it holds never changes.
@@ -160,42 +161,42 @@ type DeleteRegistryOut struct {
 // The operations on images and registries.
 var (
 	ListImages = op.Def[ListImagesIn, ListImagesOut]{
-		Name: "images.list", Route: "GET /v1/images", Action: "compute:images:read", Tool: "list_images",
+		Name: "images.list", Route: "GET /v1/images", Action: "compute:images:read", Tool: "manage_images", Verb: "list",
 		Hints: op.Read | op.Idempotent, Toolset: SetTemplates, Title: "List images",
 		Doc: "Lists the organization's images, newest first.",
 	}
 	GetImage = op.Def[ImageIn, GetImageOut]{
-		Name: "images.get", Route: "GET /v1/images/{imageId}", Action: "compute:images:read", Tool: "get_image",
+		Name: "images.get", Route: "GET /v1/images/{imageId}", Action: "compute:images:read", Tool: "manage_images", Verb: "get",
 		Hints: op.Read | op.Idempotent, Toolset: SetTemplates, Title: "Read an image",
 		Doc: "Gives one image with its configuration, or how far its pull is.",
 	}
 	PullImage = op.Def[PullImageIn, ImageOut]{
-		Name: "images.pull", Route: "POST /v1/images", Action: "compute:images:create", Tool: "pull_image",
+		Name: "images.pull", Route: "POST /v1/images", Action: "compute:images:create", Tool: "manage_images", Verb: "pull",
 		Hints: op.Write | op.Idempotent | op.Creates | op.OpenWorld, Toolset: SetTemplates, Title: "Pull an image", Status: 201,
 		Doc: "Brings an image of a registry here, so that sandboxes of it start at once.",
 	}
 	TagImage = op.Def[TagImageIn, ImageOut]{
-		Name: "images.tag", Route: "PUT /v1/images/{imageId}/tags/{tag}", Action: "compute:images:update", Tool: "tag_image",
+		Name: "images.tag", Route: "PUT /v1/images/{imageId}/tags/{tag}", Action: "compute:images:update", Tool: "manage_images", Verb: "tag",
 		Hints: op.Write | op.Idempotent, Toolset: SetTemplates, Title: "Tag an image",
 		Doc: "Makes a tag mean this version. The registry is not asked for it any more.",
 	}
 	DeleteImage = op.Def[DeleteImageIn, DeleteImageOut]{
-		Name: "images.delete", Route: "DELETE /v1/images/{imageId}", Action: "compute:images:delete", Tool: "delete_image",
+		Name: "images.delete", Route: "DELETE /v1/images/{imageId}", Action: "compute:images:delete", Tool: "manage_images", Verb: "delete",
 		Hints: op.Write | op.Idempotent | op.Destructive, Toolset: SetTemplates, Title: "Delete an image",
-		Doc: "Deletes an image that no sandbox uses.",
+		Doc: "Deletes an image that no sandbox uses. Deleting it again succeeds.",
 	}
 	SetRegistry = op.Def[SetRegistryIn, RegistryOut]{
-		Name: "registries.set", Route: "PUT /v1/registries", Action: "compute:registries:update", Tool: "set_registry",
+		Name: "registries.set", Route: "PUT /v1/registries", Action: "compute:registries:update", Tool: "manage_registries", Verb: "set",
 		Hints: op.Write | op.Idempotent, Toolset: SetTemplates, Title: "Set a registry's credentials",
 		Doc: "Stores what a registry is signed in to with. It is never shown again.",
 	}
 	ListRegistries = op.Def[ListRegistriesIn, ListRegistriesOut]{
-		Name: "registries.list", Route: "GET /v1/registries", Action: "compute:registries:read", Tool: "list_registries",
+		Name: "registries.list", Route: "GET /v1/registries", Action: "compute:registries:read", Tool: "manage_registries", Verb: "list",
 		Hints: op.Read | op.Idempotent, Toolset: SetTemplates, Title: "List registries",
 		Doc: "Lists the registries with credentials, without them.",
 	}
 	DeleteRegistry = op.Def[DeleteRegistryIn, DeleteRegistryOut]{
-		Name: "registries.delete", Route: "DELETE /v1/registries/{host}", Action: "compute:registries:delete", Tool: "delete_registry",
+		Name: "registries.delete", Route: "DELETE /v1/registries/{host}", Action: "compute:registries:delete", Tool: "manage_registries", Verb: "delete",
 		Hints: op.Write | op.Idempotent | op.Destructive, Toolset: SetTemplates, Title: "Delete a registry's credentials",
 		Doc: "Forgets a registry's credentials.",
 	}

@@ -13,7 +13,8 @@ type Sandbox struct {
 	State            string            `json:"state" doc:"creating, running, pausing, paused, waking, stopping, stopped, starting, failed or deleting."`
 	Ready            bool              `json:"ready" doc:"Commands and files work now without waiting."`
 	Reachable        bool              `json:"reachable" doc:"False while its node is lost; it comes back with the node."`
-	Template         string            `json:"template" doc:"The template it was made from."`
+	Template         string            `json:"template" doc:"The template it was made from; empty where it was an image."`
+	Image            *SandboxImage     `json:"image,omitempty" doc:"The image it was made from."`
 	WorkspaceID      string            `json:"workspaceId"`
 	Resources        Resources         `json:"resources"`
 	Network          Network           `json:"network"`
@@ -35,6 +36,14 @@ type Sandbox struct {
 	Retention        string            `json:"retention,omitempty" doc:"How long it is kept once stopped or paused; absent: for ever."`
 	DeletesAt        *time.Time        `json:"deletesAt,omitempty" doc:"When a stopped or paused one is deleted."`
 	Usage            *Usage            `json:"usage,omitempty" doc:"The latest reading of a running one."`
+}
+
+// SandboxImage is the image that a sandbox was made from.
+type SandboxImage struct {
+	Reference string         `json:"reference" doc:"As the create named it."`
+	ImageID   string         `json:"imageId,omitempty" doc:"The version, fixed for life; absent until the registry was asked."`
+	Digest    string         `json:"digest,omitempty"`
+	Progress  *ImageProgress `json:"progress,omitempty" doc:"Of its pull."`
 }
 
 // Usage is one reading.
@@ -69,6 +78,7 @@ type CreateSandboxIn struct {
 	op.WriteIn
 	op.WaitIn
 	Template         string            `json:"template,omitempty" pattern:"^[a-zA-Z0-9][a-zA-Z0-9._:-]{0,127}$" default:"base" doc:"A template's name or id."`
+	Image            string            `json:"image,omitempty" minlen:"1" maxlen:"512" doc:"Instead of template: an image of a registry such as debian:12, or an imageId."`
 	Name             string            `json:"name,omitempty" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Unique in the workspace."`
 	GetOrCreate      bool              `json:"getOrCreate,omitempty" doc:"With name: gives the sandbox that has the name already, started if it was stopped; a failed one is replaced."`
 	TTLSeconds       int               `json:"ttlSeconds,omitempty" min:"60" max:"2592000" default:"86400" doc:"How long it lives before onExpiry happens."`
@@ -211,7 +221,7 @@ var (
 	CreateSandbox = op.Def[CreateSandboxIn, CreateSandboxOut]{
 		Name: "sandboxes.create", Route: "POST /v1/sandboxes", Action: "compute:sandboxes:create", Tool: "create_sandbox",
 		Hints: op.Write | op.Idempotent | op.Creates | op.OpenWorld, Toolset: SetSandboxes, Title: "Create a sandbox", Status: 201,
-		Doc: "Creates an isolated Linux sandbox from a template and waits until it answers. Choose an idempotencyKey before the call and use the same one to retry after a lost reply. " +
+		Doc: "Creates an isolated Linux sandbox from a template or image and waits until it answers. Choose an idempotencyKey before the call and use the same one to retry after a lost reply. " +
 			"It has Python, Node.js, git and build tools, a user with sudo, and /workspace for your files. Delete it when done.",
 	}
 	ListSandboxes = op.Def[ListSandboxesIn, ListSandboxesOut]{

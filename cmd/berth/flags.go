@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/controlplane"
 	"github.com/berthrun/berth/internal/image/bootstrap"
+	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/nodeagent"
 	"github.com/berthrun/berth/internal/quota"
 	"github.com/berthrun/berth/internal/runtime"
@@ -39,7 +40,7 @@ func levelOf(name string) slog.Level {
 func (s *settings) node(bar *bootstrap.Bar, log *slog.Logger) nodeagent.Config {
 	return nodeagent.Config{
 		Dir: filepath.Join(s.Data, "node"), ImageDir: s.imageDir(), Runtime: s.Node.Runtime, Guest: s.Node.Guest, Subnet: s.Node.Subnet, Disk: s.Node.Disk,
-		TrustHostCA: s.Node.TrustHostCA, Version: version, Progress: bar.Progress, Logger: log,
+		TrustHostCA: s.Node.TrustHostCA, Registries: registry.Policy{Allowed: s.Images.AllowedRegistries, Insecure: s.Images.InsecureRegistries}, Version: version, Progress: bar.Progress, Logger: log,
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 type Config struct {
 	Data            string           `json:"data" doc:"The folder of everything Berth keeps. One server a folder." shown:"/var/lib/berth for root, ~/.local/share/berth for others"`
 	PublicURL       string           `json:"publicUrl" doc:"The address under which callers reach the server." shown:"where it listens"`
+	KeyFile         string           `json:"keyFile" doc:"The file with the key that stored secrets are encrypted under, such as passwords of registries. Made where it is missing. Servers of one database have the same." shown:"secrets.key in the data folder"`
 	ReadyFile       string           `json:"readyFile" doc:"A file to write {url, mcpUrl, key} to once the server serves; key only where one was made."`
 	ShutdownSeconds int              `json:"shutdownSeconds" default:"10" min:"0" max:"3600" unit:"seconds" doc:"How long calls under way get when the server ends."`
 	Listen          Listen           `json:"listen" doc:"Where the server listens, and whom it believes."`
@@ -75,7 +76,9 @@ type Sandboxes struct {
 
 // Images is what sandboxes start from.
 type Images struct {
-	Dir string `json:"dir" env:"BERTH_BASE_DIR" flag:"images" doc:"The folder of prepared images." shown:"images in the data folder"`
+	Dir                string   `json:"dir" env:"BERTH_BASE_DIR" flag:"images" doc:"The folder of prepared images." shown:"images in the data folder"`
+	AllowedRegistries  []string `json:"allowedRegistries" flag:"allow-registry" doc:"Registries that images are pulled from although their addresses are not public, such as registry.corp.example or 10.0.0.5:5000."`
+	InsecureRegistries []string `json:"insecureRegistries" flag:"insecure-registry" doc:"Such registries that have no TLS."`
 }
 
 // Node is this machine as a node.

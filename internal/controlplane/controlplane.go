@@ -26,6 +26,7 @@ import (
 	"github.com/berthrun/berth/internal/file"
 	"github.com/berthrun/berth/internal/httpapi"
 	"github.com/berthrun/berth/internal/identity"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/mcpapi"
 	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/nodeapi"
@@ -52,6 +53,7 @@ type Config struct {
 	Limits         map[string]int64 // of an organization, by quota key; none where absent
 	CallsPerMinute int              // of one caller; 600 where 0
 	CallsInFlight  int              // MCP calls of one caller at once; 4 where 0
+	KeyFile        string           // wraps the keys of stored secrets, made where it is missing; without one there are none
 	PublicMetrics  bool             // /metrics is served to everybody who reaches the faces
 	MCPOff         bool             // no MCP endpoint
 	MCPPath        string           // of the endpoint; /mcp where empty
@@ -106,6 +108,7 @@ type Plane struct {
 	identity  *identity.Service
 	sandboxes *sandbox.Service
 	terminals *terminal.Service
+	images    *image.Service
 	quota     *quota.Service
 	events    *event.Log
 	audit     *audit.Log
@@ -164,17 +167,22 @@ func (p *Plane) services() error {
 		DB: p.db, Limits: p.quota, CallsPerMinute: p.limiter.PerMinute, CallsInFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
 	})
 	processes := process.New(process.Config{DB: p.db, Blobs: p.blobs, Now: cfg.Now, Logger: cfg.Logger})
+	if err := p.openImages(); err != nil {
+		return err
+	}
 	p.sandboxes = sandbox.New(sandbox.Config{
-		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Defaults: cfg.Defaults,
+		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Pulled: pulled{p.images}, Defaults: cfg.Defaults,
 		Observer: p.metrics, MayWake: p.mayWake, DiskBounds: p.quota.Disk, Largest: largest(p.node), Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick, SampleEvery: cfg.SampleEvery,
 	})
 	processes.Sandboxes = p.sandboxes
+	p.images.Users = p.sandboxes
 	p.quota.Count(p.sandboxes.Count)
 
 	p.registry = op.NewRegistry()
 	p.sandboxes.Register(p.registry)
 	processes.Register(p.registry)
 	file.New(p.sandboxes).Register(p.registry)
+	p.images.Register(p.registry)
 	if err := p.ways(processes); err != nil {
 		return err
 	}
@@ -270,7 +278,7 @@ func (p *Plane) ready(ctx context.Context) error {
 func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		p.sandboxes.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
+		p.sandboxes.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -39,6 +40,9 @@ func (s *Server) apply(in *Configure) (*Configured, error) {
 	if in.Pids < 0 || in.UnixNanos < 0 {
 		return nil, fail(CodeInvalid, "a number of processes or a time cannot be negative")
 	}
+	if len(in.User) > 256 || len(in.WorkDir) > MaxPathBytes || strings.ContainsAny(in.User+in.WorkDir, "\x00\n") {
+		return nil, fail(CodeInvalid, "a default user or working directory that cannot be")
+	}
 	out := &Configured{}
 	if in.UnixNanos > 0 {
 		skew := time.Since(time.Unix(0, in.UnixNanos))
@@ -61,7 +65,25 @@ func (s *Server) apply(in *Configure) (*Configured, error) {
 	if in.Token != "" {
 		s.setToken(in.Token)
 	}
+	s.asImage(in)
 	return out, nil
+}
+
+// asImage takes what the sandbox's image says about running it. A working directory that was made for want of one goes to the account that it is for.
+func (s *Server) asImage(in *Configure) {
+	if in.WorkDir != "" {
+		dir := path.Clean("/" + in.WorkDir)
+		s.workDir.Store(&dir)
+	}
+	if in.User == "" {
+		return
+	}
+	s.users.setDefault(in.User)
+	if a, err := s.users.lookup(""); err == nil && s.privileged && s.madeWorkDir.Load() {
+		if err := os.Lchown(s.host(DefaultWorkDir), int(a.uid), int(a.gid)); err != nil {
+			s.cfg.Log.Warn("working directory not given to the default account", "error", err)
+		}
+	}
 }
 
 // own applies what belongs to the whole sandbox. What the kernel refuses is logged: none of it keeps commands from running.

@@ -70,6 +70,8 @@ type Configure struct {
 	Entropy   []byte            `json:"entropy,omitempty"`
 	Env       map[string]string `json:"env"` // of every command, terminal and process from now on; nil leaves it, empty clears it
 	Pids      int64             `json:"pids,omitempty"`
+	User      string            `json:"user,omitempty"`    // whom everything runs as by default, as an image names it: a name or number, and a group's behind a colon; root where there is none such. Else DefaultUser
+	WorkDir   string            `json:"workDir,omitempty"` // where processes run by default, where there is such a folder. Else DefaultWorkDir
 }
 
 // Configured is what Configure answers.

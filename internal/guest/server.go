@@ -62,7 +62,9 @@ type Server struct {
 	last        atomic.Int64 // unix nanoseconds of what counts as activity
 	down        chan struct{}
 	downOnce    sync.Once
-	exported    atomic.Bool // the last answer was an export
+	exported    atomic.Bool            // the last answer was an export
+	workDir     atomic.Pointer[string] // the image's
+	madeWorkDir atomic.Bool            // DefaultWorkDir was made here
 
 	mu    sync.Mutex
 	token [sha256.Size]byte
@@ -224,6 +226,7 @@ func (s *Server) MakeWorkDir() error {
 	if isDir(dir) {
 		return nil
 	}
+	s.madeWorkDir.Store(true)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

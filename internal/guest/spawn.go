@@ -113,7 +113,7 @@ func (s *Server) plan(in *Start) (*plan, error) {
 	return pl, err
 }
 
-// planDir chooses the working directory: the one asked for, or DefaultWorkDir where there is one, else the account's home.
+// planDir chooses the working directory: the one asked for, or the image's, or DefaultWorkDir, where there is one, else the account's home.
 func (s *Server) planDir(pl *plan) error {
 	if pl.start.Cwd != "" {
 		path, err := cleanPath(pl.start.Cwd)
@@ -122,6 +122,12 @@ func (s *Server) planDir(pl *plan) error {
 		}
 		pl.cwd, pl.dir = path, s.host(path)
 		return nil
+	}
+	if dir := s.workDir.Load(); dir != nil {
+		pl.cwd = *dir
+		if pl.dir = s.host(pl.cwd); isDir(pl.dir) {
+			return nil
+		}
 	}
 	pl.cwd = DefaultWorkDir
 	if pl.dir = s.host(pl.cwd); isDir(pl.dir) {
@@ -288,6 +294,9 @@ func (s *Server) explain(pl *plan, err error) error {
 		return fail(CodeCannotRun, "%s is not a directory to run in", clip(pl.cwd, 512))
 	case errors.Is(dirErr, syscall.EACCES):
 		return fail(CodeCannotRun, "%s may not enter the directory %s", pl.user.name, clip(pl.cwd, 512))
+	}
+	if pl.program.path == shell() && !executable(shell()) {
+		return fail(CodeCannotRun, "there is no shell in this sandbox's image: give the program and its arguments as argv")
 	}
 	return fail(CodeCannotRun, "%s cannot be run: %s", clip(pl.program.argv[0], 256), err)
 }

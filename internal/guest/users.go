@@ -33,12 +33,14 @@ type users struct {
 	root string // what /etc is below
 	had  bool   // there was a DefaultUser at the beginning
 
-	mu     sync.Mutex
-	stamp  [2]fileStamp
-	byName map[string]*user
-	byUID  map[uint32]*user
-	groups map[uint32]string
-	gids   map[string]uint32
+	mu        sync.Mutex
+	stamp     [2]fileStamp
+	byName    map[string]*user
+	byUID     map[uint32]*user
+	preset    string // the default that an image names
+	hadPreset bool   // there was such an account
+	groups    map[uint32]string
+	gids      map[string]uint32
 }
 
 // fileStamp tells whether a file is still the one that was read.
@@ -53,12 +55,28 @@ func newUsers(root string) *users {
 	return u
 }
 
-// lookup gives the account of a name, a numeric uid or "uid:gid". An empty name is DefaultUser, or root where there was none when the guest began: an image
-// may be without. One that went missing later is an error, so that nothing runs with more rights than it was thought to.
+// setDefault names whom an empty name means.
+func (u *users) setDefault(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.refresh()
+	_, err := u.find(name)
+	u.preset, u.hadPreset = name, err == nil
+}
+
+// lookup gives the account of a name or number, which may have a group's behind a colon. An empty name is the one that the image names, else DefaultUser;
+// or root where there was none such when the guest began: an image may be without. One that went missing later is an error, so that nothing runs with more
+// rights than it was thought to.
 func (u *users) lookup(name string) (*user, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.refresh()
+	if name == "" && u.preset != "" {
+		if a, err := u.find(u.preset); err == nil || u.hadPreset {
+			return a, err
+		}
+		name = "root"
+	}
 	if name == "" {
 		if a := u.byName[DefaultUser]; a != nil {
 			return a, nil
@@ -68,6 +86,10 @@ func (u *users) lookup(name string) (*user, error) {
 		}
 		name = "root"
 	}
+	return u.find(name)
+}
+
+func (u *users) find(name string) (*user, error) {
 	if a := u.byName[name]; a != nil {
 		return a, nil
 	}
@@ -76,19 +98,26 @@ func (u *users) lookup(name string) (*user, error) {
 	}
 	id, group, both := strings.Cut(name, ":")
 	uid, err := strconv.ParseUint(id, 10, 31)
-	if err != nil {
+	known := u.byName[id]
+	if err == nil {
+		known = u.byUID[uint32(uid)]
+	}
+	if err != nil && known == nil {
 		return nil, fail(CodeCannotRun, "there is no user %q in the sandbox", clip(name, 64))
 	}
 	a := user{name: id, uid: uint32(uid), gid: uint32(uid), home: "/", shell: "/bin/sh"}
-	if known := u.byUID[uint32(uid)]; known != nil {
+	if known != nil {
 		a = *known
 	}
 	if both {
-		gid, err := strconv.ParseUint(group, 10, 31)
-		if err != nil {
-			return nil, fail(CodeCannotRun, "%q is not a group's number", clip(group, 64))
+		gid, ok := u.gids[group]
+		if n, err := strconv.ParseUint(group, 10, 31); err == nil {
+			gid, ok = uint32(n), true
 		}
-		a.gid, a.groups = uint32(gid), nil
+		if !ok {
+			return nil, fail(CodeCannotRun, "there is no group %q in the sandbox", clip(group, 64))
+		}
+		a.gid, a.groups = gid, nil
 	}
 	return &a, nil
 }

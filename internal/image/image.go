@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/errs"
@@ -83,6 +84,9 @@ func (s *Service) event(ctx context.Context, tx op.Tx, r *row) error {
 	}
 	return s.Events.Append(ctx, tx, r.OrgID, r.WorkspaceID, "image."+r.State, r.ID, data)
 }
+
+// gone reports whether an image is deleted or about to be: nothing new is made of it.
+func gone(r *row) bool { return r.State == api.ImageDeleting || r.State == api.ImageDeleted }
 
 func errNotFound(id string) error {
 	return errs.E(errs.NotFound, "there is no image %s", id).Because("image").Suggest("Check the id; images.list shows which exist.")

@@ -50,6 +50,15 @@ func collection[In any](kind string) func(ctx context.Context, _ *In) (*op.Draft
 
 // find gives an image of the caller's organization, NOT_FOUND for another's.
 func (s *Service) find(ctx context.Context, q op.Tx, imageID string) (*row, error) {
+	r, err := s.findDeleted(ctx, q, imageID)
+	if err == nil && r.State == api.ImageDeleted {
+		return nil, errNotFound(imageID)
+	}
+	return r, err
+}
+
+// findDeleted is find that gives deleted ones too.
+func (s *Service) findDeleted(ctx context.Context, q op.Tx, imageID string) (*row, error) {
 	r, err := s.store.get(ctx, q, imageID)
 	if err != nil {
 		return nil, err
@@ -237,12 +246,16 @@ func (s *Service) actTag(ctx context.Context, in *api.TagImageIn, _ *op.Draft) (
 }
 
 func (s *Service) draftDelete(ctx context.Context, in *api.DeleteImageIn) (*op.Draft, error) {
-	return s.draft(ctx, in.ImageID)
+	r, err := s.findDeleted(ctx, s.DB, in.ImageID)
+	if err != nil {
+		return nil, err
+	}
+	return &op.Draft{Resource: r.resource()}, nil
 }
 
 func (s *Service) intentDelete(ctx context.Context, tx op.Tx, in *api.DeleteImageIn, _ *op.Draft) error {
-	r, err := s.find(ctx, tx, in.ImageID)
-	if err != nil || r.State == api.ImageDeleting {
+	r, err := s.findDeleted(ctx, tx, in.ImageID)
+	if err != nil || gone(r) {
 		return err
 	}
 	n, err := s.Users.UsingImage(ctx, tx, r.ID)
@@ -277,7 +290,7 @@ func (s *Service) actDelete(ctx context.Context, in *api.DeleteImageIn, _ *op.Dr
 	out := &api.DeleteImageOut{ImageID: in.ImageID}
 	err := s.DB.Wait(wctx, Topic(in.ImageID), func(ctx context.Context) (bool, error) {
 		r, err := s.store.get(ctx, s.DB, in.ImageID)
-		out.Deleted = err == nil && r == nil
+		out.Deleted = err == nil && (r == nil || r.State == api.ImageDeleted)
 		return out.Deleted, err
 	})
 	if err != nil && wctx.Err() == nil {

@@ -38,7 +38,7 @@ func (s *Service) Resolve(ctx context.Context, o Owner, reference string) (image
 		switch {
 		case err != nil:
 			return "", err
-		case r == nil || r.OrgID != o.OrgID || r.State == api.ImageDeleting:
+		case r == nil || r.OrgID != o.OrgID || gone(r):
 			return "", errNotFound(reference)
 		case r.State == api.ImageFailed:
 			return "", failed(r)
@@ -146,7 +146,7 @@ func (s *Service) Await(ctx context.Context, imageID string) (out Ready, err err
 		switch {
 		case err != nil:
 			return false, err
-		case r == nil || r.State == api.ImageDeleting:
+		case r == nil || gone(r):
 			return false, errNotFound(imageID)
 		case r.State == api.ImageFailed:
 			return false, failed(r)
@@ -155,6 +155,12 @@ func (s *Service) Await(ctx context.Context, imageID string) (out Ready, err err
 		return r.State == api.ImageReady, nil
 	})
 	return out, err
+}
+
+// Usable reports whether an image is there or on its way.
+func (s *Service) Usable(ctx context.Context, tx op.Tx, imageID string) (bool, error) {
+	r, err := s.store.get(ctx, tx, imageID)
+	return r != nil && (r.State == api.ImageReady || r.State == api.ImagePulling), err
 }
 
 // Progress says how far an image is; nil where it is ready or gone.

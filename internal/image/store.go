@@ -172,7 +172,7 @@ func (store) remove(ctx context.Context, tx op.Tx, id string) error {
 
 // sharing counts the other images of an organization that are the same bytes under another name.
 func (store) sharing(ctx context.Context, q op.Tx, r *row) (n int, err error) {
-	err = q.QueryRowContext(ctx, `SELECT COUNT(*) FROM images WHERE org_id = $1 AND digest = $2 AND id <> $3 AND state <> 'deleting' AND state <> 'failed'`,
+	err = q.QueryRowContext(ctx, `SELECT COUNT(*) FROM images WHERE org_id = $1 AND digest = $2 AND id <> $3 AND (state = 'pulling' OR state = 'ready')`,
 		r.OrgID, r.Digest, r.ID).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count images: %w", err)
@@ -181,20 +181,21 @@ func (store) sharing(ctx context.Context, q op.Tx, r *row) (n int, err error) {
 }
 
 func (store) list(ctx context.Context, q op.Tx, org, name string, before int64, beforeID string, limit int) ([]*row, error) {
-	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM images WHERE org_id = $1 AND (name = $2 OR $2 = '')
+	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM images WHERE org_id = $1 AND state <> 'deleted' AND (name = $2 OR $2 = '')
 		AND (CAST($3 AS BIGINT) = 0 OR created_at < $3 OR (created_at = $3 AND id < $4)) ORDER BY created_at DESC, id DESC LIMIT $5`,
 		org, name, before, beforeID, limit))
 }
 
 // moving gives the images of all organizations that something is to be done for.
-func (store) moving(ctx context.Context, q op.Tx, failedBefore int64) ([]*row, error) {
-	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM images WHERE state = 'pulling' OR state = 'deleting' OR (state = 'failed' AND state_at < $1)`, failedBefore))
+func (store) moving(ctx context.Context, q op.Tx, endedBefore int64) ([]*row, error) {
+	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM images WHERE state = 'pulling' OR state = 'deleting'
+		OR ((state = 'failed' OR state = 'deleted') AND state_at < $1)`, endedBefore))
 }
 
 // wanted reports whether any image of an organization needs a digest.
 func (store) wanted(ctx context.Context, q op.Tx, org, digest string) (bool, error) {
 	var n int
-	err := q.QueryRowContext(ctx, `SELECT COUNT(*) FROM images WHERE org_id = $1 AND digest = $2 AND state <> 'failed'`, org, digest).Scan(&n)
+	err := q.QueryRowContext(ctx, `SELECT COUNT(*) FROM images WHERE org_id = $1 AND digest = $2 AND state <> 'failed' AND state <> 'deleted'`, org, digest).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("count images: %w", err)
 	}

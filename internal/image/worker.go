@@ -14,7 +14,7 @@ import (
 
 const (
 	lookEvery  = 30 * time.Second
-	failedFor  = 24 * time.Hour
+	endedFor   = 24 * time.Hour // how long rows outlive what has failed or was deleted
 	orphanAge  = 10 * time.Minute
 	tellEvery  = time.Second
 	retryFirst = 500 * time.Millisecond
@@ -43,7 +43,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 // look finds what is to be done. Now and then it compares the node with the rows.
 func (s *Service) look(ctx context.Context, orphans bool) error {
-	rows, err := s.store.moving(ctx, s.DB, db.Micros(s.Now().Add(-failedFor)))
+	rows, err := s.store.moving(ctx, s.DB, db.Micros(s.Now().Add(-endedFor)))
 	if err != nil {
 		return err
 	}
@@ -123,8 +123,8 @@ func (s *Service) advance(ctx context.Context, id string) error {
 		return s.pull(ctx, r)
 	case api.ImageDeleting:
 		return s.drop(ctx, r)
-	case api.ImageFailed:
-		if db.Time(r.StateAt).Before(s.Now().Add(-failedFor)) {
+	case api.ImageFailed, api.ImageDeleted:
+		if db.Time(r.StateAt).Before(s.Now().Add(-endedFor)) {
 			return s.DB.Tx(ctx, func(tx *sql.Tx) error { return s.store.remove(ctx, tx, r.ID) })
 		}
 	}
@@ -193,7 +193,7 @@ func (s *Service) tell(ctx context.Context, id string, p nodeapi.ImageProgress) 
 	}
 }
 
-// drop removes an image from the node, unless the same bytes have another name, and then its row.
+// drop removes an image from the node, unless the same bytes have another name. Its row stays for a while, so that a repeated delete succeeds.
 func (s *Service) drop(ctx context.Context, r *row) error {
 	n, err := s.store.sharing(ctx, s.DB, r)
 	if err != nil {
@@ -205,8 +205,12 @@ func (s *Service) drop(ctx context.Context, r *row) error {
 		}
 	}
 	err = s.DB.Tx(ctx, func(tx *sql.Tx) error {
-		s.DB.NotifyAfter(tx, Topic(r.ID))
-		return s.store.remove(ctx, tx, r.ID)
+		r.State, r.StateAt = api.ImageDeleted, db.Micros(s.Now())
+		moved, err := s.store.move(ctx, tx, r, api.ImageDeleting)
+		if err != nil || !moved {
+			return err
+		}
+		return s.event(ctx, tx, r)
 	})
 	if errors.Is(err, context.Canceled) {
 		return nil

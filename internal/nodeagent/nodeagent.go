@@ -17,6 +17,7 @@ import (
 
 	"github.com/berthrun/berth/internal/bundle"
 	"github.com/berthrun/berth/internal/image/bootstrap"
+	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/runtime/gvisor"
@@ -31,6 +32,7 @@ type Config struct {
 	Subnet      string // of sandboxes; the driver's default where empty
 	Disk        string // kind of disk store; the best there is where empty
 	TrustHostCA string // a PEM file whose certificates sandboxes trust too
+	Registries  registry.Policy
 	Version     string
 	// Progress is told how far the preparation of the base image is.
 	Progress func(stage string, done, total int64)
@@ -56,6 +58,7 @@ func (c Config) imageDir() string {
 // Agent is a running node.
 type Agent struct {
 	driver *gvisor.Driver
+	images *images
 	info   nodeapi.Info
 	log    *slog.Logger
 }
@@ -83,8 +86,12 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start berth-runtime: %w", err)
 	}
+	im, err := openImages(c)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	return &Agent{
-		driver: d, log: c.Logger,
+		driver: d, images: im, log: c.Logger,
 		info: nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": base.ID}, Version: c.Version, CPUs: cores(), MemoryMiB: memoryMiB()},
 	}, nil
 }
@@ -137,13 +144,17 @@ func (a *Agent) Dial(ctx context.Context, id string, port int) (net.Conn, error)
 
 // Serve answers the control plane on the listener until the context ends.
 func (a *Agent) Serve(ctx context.Context, ln net.Listener) error {
-	return Serve(ctx, ln, a.driver, func() nodeapi.Info { return a.info }, a.log)
+	return Serve(ctx, ln, a.driver, func() nodeapi.Info { return a.info }, a.images.store, a.log)
 }
 
-// Serve answers the control plane for any driver.
-func Serve(ctx context.Context, ln net.Listener, d runtime.Driver, info func() nodeapi.Info, log *slog.Logger) error {
+// Serve answers the control plane for any driver. im is nil on a node that keeps no images.
+func Serve(ctx context.Context, ln net.Listener, d runtime.Driver, info func() nodeapi.Info, im nodeapi.Images, log *slog.Logger) error {
+	handler := nodeapi.NewServer(d, info, log)
+	if im != nil {
+		handler.ServeImages(im)
+	}
 	srv := &http.Server{
-		Handler: nodeapi.NewServer(d, info, log), ReadHeaderTimeout: 10 * time.Second,
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
@@ -160,5 +171,6 @@ func (a *Agent) Close(ctx context.Context, deleteAll bool) error {
 	if deleteAll {
 		err = a.driver.Shutdown(ctx, true)
 	}
+	a.images.client.Close()
 	return errors.Join(err, a.driver.Close())
 }

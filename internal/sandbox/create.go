@@ -68,12 +68,7 @@ func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, er
 	if err := s.setResources(ctx, r, in); err != nil {
 		return nil, err
 	}
-	image, err := s.Images.Image(ctx, r.Template)
-	if err != nil {
-		return nil, err
-	}
-	r.Image = image
-	return r, nil
+	return r, s.setImage(ctx, r, in)
 }
 
 func (s *Service) setIdling(r *row, in *api.CreateSandboxIn) error {

@@ -89,6 +89,7 @@ func (s *Service) actGet(ctx context.Context, in *api.SandboxIn, _ *op.Draft) (*
 	}
 	sb := s.show(r)
 	sb.Usage = s.reading(ctx, r)
+	s.showPull(ctx, r, &sb)
 	out := &api.GetSandboxOut{Sandbox: sb, Lifetime: s.lifetime(r), RecoveryPoint: recoveryPoint(r)}
 	out.Storage, err = s.storage(ctx, r, sb.Usage)
 	return out, err
@@ -226,7 +227,7 @@ func (s *Service) actUpdate(ctx context.Context, in *api.UpdateSandboxIn, _ *op.
 	if r.State == api.StateRunning && in.Env != nil {
 		g, err := answering(ctx, s.guest(r.ID, r.BootGeneration, r.GuestToken))
 		if err == nil {
-			_, err = g.Configure(ctx, guest.Configure{Env: orEmpty(r.Env)})
+			_, err = g.Configure(ctx, guest.Configure{Env: s.environment(ctx, r)})
 		}
 		if err != nil {
 			return nil, err

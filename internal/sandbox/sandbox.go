@@ -72,6 +72,7 @@ type Config struct {
 	Events   Events
 	Keeper   Keeper
 	Images   Images
+	Pulled   Pulled // nil: sandboxes are made of templates only
 	Defaults Defaults
 	Observer Observer // nil: nobody
 	// MayWake reports whether a caller may start a sandbox by using it. Nil allows it to all but read-only callers.

@@ -26,6 +26,9 @@ func (s *Service) show(r *row) api.Sandbox {
 		sb.Retention = spell(time.Duration(r.RetentionSeconds) * time.Second)
 	}
 	sb.DeletesAt = timeOf(deletesAt(r))
+	if r.ImageRef != "" {
+		sb.Image = &api.SandboxImage{Reference: r.ImageRef, ImageID: r.ImageID, Digest: r.Image}
+	}
 	if err := s.unwell(r); err != nil {
 		sb.Ready, sb.Error = false, errs.From(err).Message
 	}

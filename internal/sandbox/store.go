@@ -35,14 +35,15 @@ type row struct {
 	StartedAt, EndedAt              int64
 	TTLSeconds, ExpiresAt, ActiveAt int64
 	StopReason, Error               string
-	RetentionSeconds                int64 // of a stopped or paused one; 0: for ever
+	ImageRef, ImageID               string // of one made from an image: as it was named, and the version once that is known
+	RetentionSeconds                int64  // of a stopped or paused one; 0: for ever
 
 	cause string // of the transition under way, for its event; not stored
 }
 
 const columns = `id, org_id, workspace_id, name, state, generation, boot_generation, node_id, template, image, vcpu_milli, memory_mib, disk_gib,
 	internet, env, metadata, idle_seconds, on_idle, on_expiry, auto_wake, wake_on_timers, persist, guest_token, created_by, principal_id,
-	created_at, state_at, started_at, ended_at, ttl_seconds, expires_at, active_at, stop_reason, error, retention_seconds`
+	created_at, state_at, started_at, ended_at, ttl_seconds, expires_at, active_at, stop_reason, error, retention_seconds, image_ref, image_id`
 
 type store struct{}
 
@@ -54,7 +55,7 @@ func scan(s scanner) (*row, error) {
 	err := s.Scan(&r.ID, &r.OrgID, &r.WorkspaceID, &r.Name, &r.State, &r.Generation, &r.BootGeneration, &r.NodeID, &r.Template, &r.Image,
 		&r.VCPUMilli, &r.MemoryMiB, &r.DiskGiB, &r.Internet, &env, &metadata, &r.IdleSeconds, &r.OnIdle, &r.OnExpiry, &r.AutoWake,
 		&r.WakeOnTimers, &r.Persist, &r.GuestToken, &by, &r.PrincipalID, &r.CreatedAt, &r.StateAt, &r.StartedAt, &r.EndedAt, &r.TTLSeconds, &r.ExpiresAt,
-		&r.ActiveAt, &r.StopReason, &r.Error, &r.RetentionSeconds)
+		&r.ActiveAt, &r.StopReason, &r.Error, &r.RetentionSeconds, &r.ImageRef, &r.ImageID)
 	if err != nil {
 		return nil, err
 	}
@@ -98,10 +99,10 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 		return err
 	}
 	res, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+columns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-		$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35) ON CONFLICT DO NOTHING`,
+		$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37) ON CONFLICT DO NOTHING`,
 		r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Generation, r.BootGeneration, r.NodeID, r.Template, r.Image, r.VCPUMilli, r.MemoryMiB,
 		r.DiskGiB, flag(r.Internet), env, metadata, r.IdleSeconds, r.OnIdle, r.OnExpiry, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist),
-		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error, r.RetentionSeconds)
+		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error, r.RetentionSeconds, r.ImageRef, r.ImageID)
 	if err != nil {
 		return fmt.Errorf("insert sandbox: %w", err)
 	}

@@ -135,6 +135,9 @@ const (
 
 // boot brings a creating or starting sandbox to its guest's first answer, or to failed or stopped when that does not succeed in time.
 func (s *Service) boot(ctx context.Context, r *row) error {
+	if done, err := s.fetchImage(ctx, r); done || err != nil {
+		return err
+	}
 	deadline := db.Time(r.StateAt).Add(s.BootTimeout)
 	bctx, cancel := context.WithTimeout(ctx, max(deadline.Sub(s.Now()), time.Second))
 	defer cancel()
@@ -194,9 +197,11 @@ func (s *Service) bring(ctx context.Context, r *row) error {
 	if _, err := g.Hello(ctx); err != nil {
 		return err
 	}
-	_, err := g.Configure(ctx, guest.Configure{
-		Hostname: hostname(r), UnixNanos: s.Now().UnixNano(), Entropy: entropy(), Env: orEmpty(r.Env), Pids: s.pids(r),
-	})
+	c := guest.Configure{Hostname: hostname(r), UnixNanos: s.Now().UnixNano(), Entropy: entropy(), Env: orEmpty(r.Env), Pids: s.pids(r)}
+	if err := s.asImage(ctx, r, &c); err != nil {
+		return err
+	}
+	_, err := g.Configure(ctx, c)
 	return err
 }
 

@@ -12,28 +12,32 @@ import (
 	"strings"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/call/calltest"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/db/dbtest"
+	"github.com/berthrun/berth/internal/image/registrytest"
 )
 
 // TestRegistry holds every operation of a running system to what is promised of all of them, see calltest.
 func TestRegistry(t *testing.T) {
 	dbtest.EachURL(t, func(t *testing.T, url string) {
-		s := Start(t, Options{Database: url})
+		images := registrytest.Start(t, registrytest.Open)
+		s := Start(t, Options{Database: url, Registry: images.Host})
 		secret, err := s.Plane.Found(t.Context(), "another")
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := &registry{s: s, db: dbtest.Open(t, url), sandbox: Sandbox(t, s.Client, api.CreateSandboxIn{Name: "shared"})}
+		g := &registry{s: s, images: images, db: dbtest.Open(t, url), sandbox: Sandbox(t, s.Client, api.CreateSandboxIn{Name: "shared"})}
 		g.process = start(t, s.Client, g.sandbox, "exec sleep 600")
 		admin, foreign := identify(t, s, s.Key), identify(t, s, secret)
 		calltest.Suite(t, calltest.Setup{
 			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
-			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID},
+			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID},
 		})
 		g.effects(t)
 	})
@@ -54,6 +58,7 @@ type registry struct {
 	db      *db.DB
 	sandbox string // for all that happens inside one
 	process string
+	images  *registrytest.Registry
 	made    int
 	read    []string // processes that say what they read
 	counted []string // processes that say when they get a signal
@@ -146,6 +151,23 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, there())
 	case api.UploadFile.Name:
 		return encode(t, api.UploadFileIn{FileIn: file(g.sandbox, name+"/uploaded"), Mode: "0600"})
+	case api.ListImages.Name:
+		return encode(t, api.ListImagesIn{Name: g.images.Host + "/shared"})
+	case api.GetImage.Name:
+		return encode(t, api.ImageIn{ImageID: g.image(t, name).ID})
+	case api.PullImage.Name:
+		return encode(t, api.PullImageIn{Image: g.push(t, name)})
+	case api.TagImage.Name:
+		return encode(t, api.TagImageIn{ImageIn: api.ImageIn{ImageID: g.image(t, name).ID}, Tag: "mine"})
+	case api.DeleteImage.Name:
+		return encode(t, api.DeleteImageIn{ImageIn: api.ImageIn{ImageID: g.image(t, name).ID}})
+	case api.SetRegistry.Name:
+		return encode(t, api.SetRegistryIn{Host: name + ".example", Username: "u", Password: "p"})
+	case api.ListRegistries.Name:
+		return encode(t, api.ListRegistriesIn{})
+	case api.DeleteRegistry.Name:
+		Must(t, c, api.SetRegistry, api.SetRegistryIn{Host: name + ".example", Token: "t"})
+		return encode(t, api.DeleteRegistryIn{Host: name + ".example"})
 	case api.GetAccount.Name, api.GetLimits.Name, api.ListCapabilities.Name:
 		return "{}"
 	case api.SearchDocs.Name:
@@ -167,6 +189,23 @@ func (g *registry) example(t *testing.T, operation string) string {
 	return ""
 }
 
+// push puts an image into the registry.
+func (g *registry) push(t *testing.T, name string) string {
+	t.Helper()
+	layer := registrytest.Layer(t, registrytest.Tar(t, registrytest.File("name", name)), "gzip")
+	return g.images.Push(t, name+":1", registrytest.Image(t, v1.Config{}, layer))
+}
+
+// image gives one that is here.
+func (g *registry) image(t *testing.T, name string) *api.Image {
+	t.Helper()
+	img := Must(t, g.s.Client, api.PullImage, api.PullImageIn{Image: g.push(t, name)}).Image
+	if img == nil || img.State != api.ImageReady {
+		t.Fatalf("pulled %+v", img)
+	}
+	return img
+}
+
 func encode(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -186,6 +225,9 @@ func (g *registry) state(t *testing.T) string {
 		`SELECT sandbox_id, key, value FROM sandbox_labels ORDER BY sandbox_id, key`,
 		`SELECT id, state, info, kept FROM processes ORDER BY id`,
 		`SELECT id, name, scopes, expires_at, revoked_at, hash FROM keys ORDER BY id`,
+		`SELECT id, name, digest, state, error, config FROM images ORDER BY id`,
+		`SELECT org_id, name, tag, image_id, local FROM image_tags ORDER BY org_id, name, tag`,
+		`SELECT org_id, host, username, sealed FROM registries ORDER BY org_id, host`,
 		`SELECT scope, key, used FROM usage WHERE used <> 0 ORDER BY scope, key`,
 		`SELECT scope, key, value FROM limits ORDER BY scope, key`,
 		`SELECT hash, key_id, sandbox_id FROM terminal_tickets ORDER BY hash`,

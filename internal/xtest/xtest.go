@@ -7,12 +7,15 @@ import (
 	"context"
 	"log/slog"
 	"net/http/httptest"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/berthrun/berth/client"
 	"github.com/berthrun/berth/internal/controlplane"
 	"github.com/berthrun/berth/internal/httpapi"
+	ociregistry "github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/nodeagent"
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/runtime/fake"
@@ -50,6 +53,7 @@ type Options struct {
 	Database string                     // a URL; a SQLite file of its own where empty
 	Change   func(*controlplane.Config) // before it starts; may be nil
 	Fake     fake.Config                // Dir is set
+	Registry string                     // host of a registry without TLS that images may be pulled from
 }
 
 // Start runs a whole system in this process until the test ends.
@@ -58,10 +62,15 @@ func Start(t testing.TB, o Options) *InProcess {
 	dir := t.TempDir()
 	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	o.Fake.Dir = dir + "/sandboxes"
-	o.Fake.Images = []string{"base"}
 	d := fake.New(o.Fake)
 	t.Cleanup(func() { _ = d.Close() })
 
+	reg := ociregistry.New(ociregistry.Policy{Insecure: []string{o.Registry}})
+	t.Cleanup(reg.Close)
+	pulled, err := store.Open(store.Config{Dir: dir + "/oci", Registry: reg, Arch: runtime.GOARCH, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
 	pipe := nodeapi.NewPipe()
 	info := func() nodeapi.Info {
 		return nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": "base"}, Version: "test", CPUs: 16, MemoryMiB: 64 << 10}
@@ -70,7 +79,7 @@ func Start(t testing.TB, o Options) *InProcess {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = nodeagent.Serve(ctx, pipe, d, info, log)
+		_ = nodeagent.Serve(ctx, pipe, d, info, pulled, log)
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -79,7 +88,7 @@ func Start(t testing.TB, o Options) *InProcess {
 	})
 
 	s := &InProcess{Driver: d, Dir: o.Fake.Dir, cfg: controlplane.Config{
-		Database: o.Database, Blobs: dir + "/blobs", Node: pipe.Dial, CallsPerMinute: -1, Version: "test", Logger: log, Tick: 50 * time.Millisecond,
+		Database: o.Database, Blobs: dir + "/blobs", KeyFile: dir + "/secrets.key", Node: pipe.Dial, CallsPerMinute: -1, Version: "test", Logger: log, Tick: 50 * time.Millisecond,
 	}}
 	if s.cfg.Database == "" {
 		s.cfg.Database = dir + "/berth.db"

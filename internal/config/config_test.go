@@ -184,7 +184,7 @@ func TestPrint(t *testing.T) {
 
 // normal makes empty lists and maps one.
 func normal(c Config) Config {
-	for _, list := range []*[]string{&c.Listen.TrustedProxies, &c.MCP.Origins, &c.MCP.Hosts} {
+	for _, list := range []*[]string{&c.Listen.TrustedProxies, &c.MCP.Origins, &c.MCP.Hosts, &c.Images.AllowedRegistries, &c.Images.InsecureRegistries} {
 		if len(*list) == 0 {
 			*list = nil
 		}

@@ -1,8 +1,10 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"os"
@@ -122,6 +124,61 @@ func ExampleCall_process() {
 	// line 1
 	// line 2
 	// line 3
+}
+
+func ExampleClient_Follow() {
+	ctx, c := context.Background(), connect()
+	id, remove := sandbox("follow")
+	defer remove()
+
+	started, err := client.Call(ctx, c, api.StartProcess, api.StartProcessIn{
+		SandboxIn: api.SandboxIn{SandboxID: id},
+		CommandIn: api.CommandIn{Command: "for i in 1 2 3; do echo line $i; done; exit 4"},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	in := api.FollowProcessIn{ProcessIn: api.ProcessIn{SandboxID: id, ProcessID: started.Process.ID}}
+	end, err := c.Follow(ctx, in, func(o client.Output) error {
+		_, err := os.Stdout.Write(o.Data)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("exit code", *end.ExitCode)
+	// Output:
+	// line 1
+	// line 2
+	// line 3
+	// exit code 4
+}
+
+func ExampleClient_Upload() {
+	ctx, c := context.Background(), connect()
+	id, remove := sandbox("upload")
+	defer remove()
+	at := api.FileIn{SandboxIn: api.SandboxIn{SandboxID: id}, Path: "big.bin"}
+
+	up, err := c.Upload(ctx, api.UploadFileIn{FileIn: at}, bytes.NewReader(make([]byte, 3_000_000)), client.UploadOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(up.File.Size, "bytes, new:", up.Created)
+
+	down, err := c.Download(ctx, at, 0, "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer down.Close()
+	n, err := io.Copy(io.Discard, down)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(n, "bytes back")
+	// Output:
+	// 3000000 bytes, new: true
+	// 3000000 bytes back
 }
 
 func ExampleCall_list() {

@@ -138,12 +138,12 @@ func TestTypeScriptClient(t *testing.T) {
 	page := exec.CommandContext(t.Context(), "node", strings.TrimSuffix(program, ".ts")+".js")
 	page.Dir, page.Env = app, append(os.Environ(), "BERTH_URL="+s.URL, "BERTH_API_KEY="+s.Key)
 	printed, err := page.CombinedOutput()
-	for _, want := range []string{"0 42\n", "one\ntwo\n", "1\n2\n3\n", "typescript 20", "true\n"} {
+	for _, want := range []string{"0 42\n", "one\ntwo\n", "1\n2\n3\n", "typescript 20", "exit code 0\n", "3000000 3000000\n", "true\n"} {
 		if err != nil || !strings.Contains(string(printed), want) {
 			t.Errorf("the page's program: %v, prints no %q:\n%s", err, want, printed)
 		}
 	}
-	for _, kind := range []string{"dropped", "cut", "hung", "limited"} {
+	for _, kind := range []string{"dropped", "cut", "hung", "limited", "follow"} {
 		if f.count(kind) < 2 {
 			t.Errorf("the fault %s did not happen and get mended: %d requests", kind, f.count(kind))
 		}
@@ -167,6 +167,17 @@ func (f *faults) count(kind string) int {
 func (f *faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if rest, ok := strings.CutPrefix(r.URL.Path, "/elsewhere"); ok {
 		http.Redirect(w, r, rest, http.StatusTemporaryRedirect)
+		return
+	}
+	if r.URL.Query().Get("follow") == "true" {
+		f.mu.Lock()
+		f.seen["follow"]++
+		n := f.seen["follow"]
+		f.mu.Unlock()
+		if n == 1 {
+			w = &broken{ResponseWriter: w, left: 700}
+		}
+		f.next.ServeHTTP(w, r)
 		return
 	}
 	if r.Method != http.MethodPost || r.URL.Path != "/v1/sandboxes" {
@@ -205,3 +216,24 @@ func (f *faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.next.ServeHTTP(w, r)
 	}
 }
+
+// broken breaks the connection off after so many bytes.
+type broken struct {
+	http.ResponseWriter
+	left int
+}
+
+// Write implements io.Writer.
+func (b *broken) Write(p []byte) (int, error) {
+	if len(p) <= b.left {
+		b.left -= len(p)
+		return b.ResponseWriter.Write(p)
+	}
+	_, _ = b.ResponseWriter.Write(p[:b.left])
+	b.left = 0
+	_ = http.NewResponseController(b.ResponseWriter).Flush()
+	return 0, io.ErrClosedPipe // the server then breaks the connection off
+}
+
+// Unwrap is for http.ResponseController.
+func (b *broken) Unwrap() http.ResponseWriter { return b.ResponseWriter }

@@ -59,7 +59,7 @@ func TestGenerate(t *testing.T) {
 		"  /** Create: Makes * / one. */\n  create(input: BoxesCreateInput, options?: CallOptions): Promise<BoxesCreateOutput> {\n" +
 			"    return this.#transport.call({ method: \"POST\", path: \"/v1/boxes\", write: true, keyed: true }, input, options);",
 		"list(input: BoxesListInput = {}, options?: CallOptions): ListCall<BoxesListOutput, Box> {",
-		"download(input: BoxesDownloadInput, options?: CallOptions): Promise<Download> {",
+		"download(input: BoxesDownloadInput, options?: StreamOptions): Promise<Download> {",
 		"follow(input: BoxesFollowInput, options?: FollowOptions): AsyncIterable<BoxesFollowMessage> {",
 		"{ when: \"follow\", end: \"exit\" }",
 		"output(input: BoxesOutputInput, options?: CallOptions): Promise<BoxesOutputOutput> {",

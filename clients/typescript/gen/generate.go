@@ -55,7 +55,7 @@ func generate(doc *openapi) ([]byte, error) {
 // imports names what the text uses of the runtime.
 func imports(text string) string {
 	var used []string
-	for _, name := range []string{"type CallOptions", "type Download", "type FollowOptions", "ListCall", "type Transport", "type UploadBody"} {
+	for _, name := range []string{"type CallOptions", "type Download", "type FollowOptions", "ListCall", "type StreamOptions", "type Transport", "type UploadBody"} {
 		if regexp.MustCompile(`\b` + strings.TrimPrefix(name, "type ") + `\b`).MatchString(text) {
 			used = append(used, name)
 		}
@@ -128,9 +128,9 @@ func writeMethod(b *bytes.Buffer, n *names, c call) {
 		fmt.Fprintf(b, "  %s(%soptions?: FollowOptions): AsyncIterable<%s> {\n    return this.#transport.follow(%s, %s, { when: %q, end: %q }, options);\n  }\n",
 			verb, first, c.typeName("Message"), route, in, c.when, end)
 	case c.stream != nil && c.stream.Kind == "download":
-		fmt.Fprintf(b, "  %s(%soptions?: CallOptions): Promise<Download> {\n    return this.#transport.download(%s, %s, options);\n  }\n", verb, first, route, in)
+		fmt.Fprintf(b, "  %s(%soptions?: StreamOptions): Promise<Download> {\n    return this.#transport.download(%s, %s, options);\n  }\n", verb, first, route, in)
 	case c.stream != nil && c.stream.Kind == "upload":
-		fmt.Fprintf(b, "  %s(%sbody: UploadBody, options?: CallOptions): Promise<%s> {\n    return this.#transport.upload(%s, %s, body, options);\n  }\n",
+		fmt.Fprintf(b, "  %s(%sbody: UploadBody, options?: StreamOptions): Promise<%s> {\n    return this.#transport.upload(%s, %s, body, options);\n  }\n",
 			verb, strings.Replace(first, " = {}", "", 1), c.typeName("Output"), route, in)
 	case c.paged():
 		item := n.expr(c.output.Properties["items"].Items, "  ")

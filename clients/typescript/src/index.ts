@@ -7,7 +7,7 @@ export * from "./generated.js";
 export { BerthError, isBerthError } from "./errors.js";
 export { ListCall } from "./list.js";
 export type { BerthOptions, CallOptions } from "./options.js";
-export type { Download, FollowOptions, UploadBody } from "./streams.js";
+export type { Download, FollowOptions, StreamOptions, UploadBody } from "./streams.js";
 
 /**
  * Calls one deployment with one key.

@@ -15,6 +15,12 @@ export interface Download {
   text(): Promise<string>;
 }
 
+/** How bytes are sent or fetched. */
+export interface StreamOptions extends CallOptions {
+  /** Headers that the route looks at, such as range, if-match or content-sha256. */
+  headers?: Record<string, string> | undefined;
+}
+
 /** How a stream of events is followed. */
 export interface FollowOptions extends CallOptions {
   /** The id of the last event that was seen, to go on after it. */
@@ -29,8 +35,8 @@ export interface ServerEvent {
   id: string;
 }
 
-/** Divides a body into server-sent events. What is not complete at its end is dropped. */
-export async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent, void, undefined> {
+/** Divides a body into server-sent events. What is not complete at its end is dropped. Whatever comes, a comment too, is told to alive. */
+export async function* events(body: ReadableStream<Uint8Array>, alive: () => void): AsyncGenerator<ServerEvent, void, undefined> {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   let buffer = "";
@@ -41,6 +47,7 @@ export async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
+      alive();
       buffer += decoder.decode(value, { stream: true });
       for (;;) {
         const m = /\r\n|\n|\r(?!$)/.exec(buffer);

@@ -116,6 +116,59 @@ test("a repetition has the same key and the same body", async () => {
   assert.equal(JSON.parse(bodies[0]).idempotencyKey, out.idempotencyKey);
 });
 
+test("output is followed to its end, also where the connection breaks", async () => {
+  const { sandbox: box } = await sandbox("followed");
+  const sandboxId = box.id;
+  const { process } = await berth.processes.start({ sandboxId, command: "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; echo err >&2; exit 4" });
+  const got = { stdout: "", stderr: "" };
+  let exit;
+  for await (const m of berth.processes.follow({ sandboxId, processId: process.id })) {
+    if (m.event === "exit") exit = m.data;
+    else {
+      assert.equal(m.data.offset, Buffer.byteLength(got[m.event]), "no piece twice and none missing");
+      got[m.event] += m.data.data;
+    }
+  }
+  assert.equal(got.stdout, Array.from({ length: 300 }, (_, i) => `line ${i}\n`).join(""));
+  assert.equal(got.stderr, "err\n");
+  assert.equal(exit.exitCode, 4);
+  const control = new AbortController();
+  const endless = await berth.processes.start({ sandboxId, command: "echo begun; sleep 60" });
+  await assert.rejects(
+    async () => {
+      for await (const m of berth.processes.follow({ sandboxId, processId: endless.process.id }, { signal: control.signal })) {
+        assert.equal(m.event, "stdout");
+        control.abort();
+      }
+    },
+    (e) => isBerthError(e, "TIMEOUT"),
+  );
+  await assert.rejects(async () => {
+    for await (const m of berth.processes.follow({ sandboxId, processId: "proc_00000000000000000000" })) assert.fail(m);
+  }, (e) => isBerthError(e, "NOT_FOUND"));
+});
+
+test("files of any size go up and down as streams", async () => {
+  const { sandbox: box } = await sandbox("streams");
+  const sandboxId = box.id;
+  const bytes = crypto.getRandomValues(new Uint8Array(65536));
+  const big = new Uint8Array(5 << 20).map((_, i) => bytes[i % 65521]);
+  const up = await berth.files.upload({ sandboxId, path: "big.bin" }, big);
+  assert.equal(up.file.size, big.length);
+  const digest = Buffer.from(await crypto.subtle.digest("SHA-256", big)).toString("hex");
+  assert.equal(up.sha256, digest);
+  const down = await berth.files.download({ sandboxId, path: "big.bin" });
+  assert.equal(down.size, big.length);
+  assert.ok(Buffer.from(await down.bytes()).equals(Buffer.from(big)));
+  const part = await berth.files.download({ sandboxId, path: "big.bin" }, { headers: { range: "bytes=10-19" } });
+  assert.ok(Buffer.from(await part.bytes()).equals(Buffer.from(big.slice(10, 20))));
+  const streamed = await berth.files.upload({ sandboxId, path: "streamed.txt" }, new Blob(["from a ", "stream\n"]).stream());
+  assert.equal(streamed.file.size, 14);
+  assert.equal(await (await berth.files.download({ sandboxId, path: "streamed.txt" })).text(), "from a stream\n");
+  await assert.rejects(berth.files.upload({ sandboxId, path: "big.bin" }, "x", { headers: { "if-match": '"another"' } }), (e) => isBerthError(e, "INVALID_STATE") && e.reason === "changed");
+  await assert.rejects(berth.files.download({ sandboxId, path: "none" }), (e) => isBerthError(e, "NOT_FOUND"));
+});
+
 test("lists go through every page", async () => {
   for (let i = 0; i < 3; i++) await sandbox(`page-${i}`);
   const metadata = { made: "by the test", "a.b": "c d" };

@@ -23,6 +23,8 @@ type bench struct {
 	berth, runsc, runtime, guest, base string
 	rounds, quick, idle                int
 	only                               string
+	turns                              int
+	turn                               time.Duration
 	rows                               []row
 	soak                               time.Duration // instead of all else
 	soakClients                        int
@@ -38,6 +40,7 @@ type row struct {
 	must   string
 	met    bool
 	figure string // instead of a ratio
+	rate   bool   // the times are of one call among many at once: more calls a second are better
 }
 
 func main() {
@@ -50,11 +53,18 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 15, "creates of each kind")
 	flag.IntVar(&b.quick, "commands", 100, "commands of each kind")
 	flag.IntVar(&b.idle, "idle", 100, "idle sandboxes whose memory is read")
-	flag.StringVar(&b.only, "only", "", "create, command or memory")
+	flag.StringVar(&b.only, "only", "", "create, command, mcp or memory")
 	flag.DurationVar(&b.soak, "soak", 0, "soak for so long instead, such as 30m")
 	flag.IntVar(&b.soakClients, "clients", 50, "clients of a soak")
 	flag.StringVar(&b.out, "o", "", "a file to write the table to")
+	flag.IntVar(&b.turns, "turns", 5, "turns of calls through MCP")
+	flag.DurationVar(&b.turn, "turn", 3*time.Second, "how long each turn takes")
+	helloServer := flag.Bool(helloFlag, false, "be the SDK's hello server, the peer of calls through MCP")
 	flag.Parse()
+	if *helloServer {
+		fmt.Fprintln(os.Stderr, "bench:", hello())
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := b.run(ctx); err != nil {
@@ -98,7 +108,7 @@ func (b *bench) run(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, *server, string) error
-	}{{"create", b.create}, {"command", b.command}, {"memory", b.memory}} {
+	}{{"create", b.create}, {"command", b.command}, {"mcp", b.mcp}, {"memory", b.memory}} {
 		if b.only != "" && b.only != part.name {
 			continue
 		}
@@ -146,6 +156,10 @@ func (b *bench) table() string {
 		if r.met {
 			verdict = "met"
 		}
+		if r.rate {
+			fmt.Fprintf(&t, "| %s | %s | %s | %s | %.2f | %s | %s |\n", r.what, perSecond(r.ours), r.peer, perSecond(r.theirs), 1/r.ratio(), r.must, verdict)
+			continue
+		}
 		if r.figure != "" {
 			fmt.Fprintf(&t, "| %s | %s | %s | | | %s | %s |\n", r.what, r.figure, r.peer, r.must, verdict)
 			continue
@@ -153,6 +167,12 @@ func (b *bench) table() string {
 		fmt.Fprintf(&t, "| %s | %s | %s | %s | %.2f | %s | %s |\n", r.what, spread(r.ours), r.peer, spread(r.theirs), r.ratio(), r.must, verdict)
 	}
 	return t.String()
+}
+
+// perSecond gives how many calls a second times of one call are.
+func perSecond(d []time.Duration) string {
+	n := func(d time.Duration) float64 { return float64(time.Second) / float64(max(d, 1)) }
+	return fmt.Sprintf("%.0f calls/s (%.0f–%.0f, n=%d)", n(median(d)), n(at(d, 90)), n(at(d, 10)), len(d))
 }
 
 func spread(d []time.Duration) string {

@@ -30,9 +30,9 @@ func Toolsets() []Toolset {
 // firstSession are the tools of /mcp: what an agent needs from its first call to a finished task. The others are a toolset away.
 var firstSession = []string{
 	"create_sandbox", "list_sandboxes", "get_sandbox", "update_sandbox", "extend_sandbox", "start_sandbox", "stop_sandbox", "delete_sandbox",
-	"pause_sandbox", "resume_sandbox", "fork_sandbox", "snapshot_sandbox", "get_sandbox_logs",
+	"pause_sandbox", "resume_sandbox", "fork_sandbox", "snapshot_sandbox",
 	"run_command", "start_process", "list_processes", "get_process", "read_process_output", "write_process_input", "signal_process",
-	"read_file", "write_file", "edit_file", "list_files", "make_directory", "move_file", "remove_file",
+	"read_file", "write_file", "edit_file", "list_files", "move_file", "remove_file",
 	"create_preview", "list_templates", "list_images", "get_account", "get_limits", "search_docs", "read_doc",
 	"get_confirmation",
 }

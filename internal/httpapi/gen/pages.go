@@ -33,7 +33,7 @@ func pages(infos []op.Info, streams []op.StreamInfo) map[string][]byte {
 		kind, _, _ := strings.Cut(s.Name, ".")
 		streamsOf[kind] = append(streamsOf[kind], s)
 	}
-	files := map[string][]byte{pagesDir + "/README.md": index(kinds, byKind, streamsOf)}
+	files := map[string][]byte{toolsPage: lists(infos), pagesDir + "/README.md": index(kinds, byKind, streamsOf)}
 	for _, kind := range kinds {
 		var b bytes.Buffer
 		fmt.Fprintf(&b, "%s\n# %s\n", pageMark, kind)
@@ -51,7 +51,7 @@ func pages(infos []op.Info, streams []op.StreamInfo) map[string][]byte {
 func index(kinds []string, byKind map[string][]op.Info, streamsOf map[string][]op.StreamInfo) []byte {
 	var b bytes.Buffer
 	b.WriteString(pageMark + "\n# Reference\n\nEvery operation, by HTTP, as an MCP tool and on the command line. `berth operations` prints this list; " +
-		"`GET /v1/openapi.json` is the same for programs.\n\n| operation | HTTP | MCP tool | what it is |\n|---|---|---|---|\n")
+		"`GET /v1/openapi.json` is the same for programs. [Lists of tools](tools.md) says what an MCP address lists, and what that costs.\n\n| operation | HTTP | MCP tool | what it is |\n|---|---|---|---|\n")
 	for _, kind := range kinds {
 		for _, i := range byKind[kind] {
 			fmt.Fprintf(&b, "| [%s](%s.md#%s) | `%s %s` | %s | %s |\n", i.Name, kind, anchor(i.Name), i.Method, i.Path, code(i.ShownTool()), i.Title)

@@ -159,7 +159,11 @@ func (l *Log) Flush(ctx context.Context) error {
 	}
 	err := l.cfg.DB.TxRelaxed(ctx, func(tx *sql.Tx) error {
 		for part := range slices.Chunk(entries, 100) {
-			if err := insert(ctx, tx, part); err != nil {
+			write := insertEach
+			if l.cfg.DB.Dialect() != db.SQLite {
+				write = func(ctx context.Context, tx *sql.Tx, part []Entry) error { return insert(ctx, tx, part) }
+			}
+			if err := write(ctx, tx, part); err != nil {
 				return err
 			}
 		}

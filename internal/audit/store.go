@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,30 +16,54 @@ import (
 const columns = `id, org_id, workspace_id, at, principal_id, person_id, agent_id, app_id, key_id, face, client, source_ip, request_id,
 	operation, action, resource_kind, resource_id, result, duration_us`
 
-func insert(ctx context.Context, tx op.Tx, entries []Entry) error {
-	var text strings.Builder
-	var args []any
-	text.WriteString(`INSERT INTO audit (` + columns + `) VALUES `)
-	for i, e := range entries {
-		c := e.Caller
-		row := []any{
-			e.ID, c.OrgID, c.WorkspaceID, db.Micros(e.At), c.PrincipalID, c.PersonID, c.AgentID, c.AppID, c.KeyID, string(c.Face), c.Client, c.SourceIP,
-			c.RequestID, e.Operation, e.Action, e.ResourceKind, e.ResourceID, e.Result, e.Duration.Microseconds(),
-		}
-		if i > 0 {
-			text.WriteByte(',')
-		}
-		for j := range row {
-			text.WriteByte("(,"[min(j, 1)])
-			text.WriteString("$" + strconv.Itoa(len(args)+j+1))
-		}
-		text.WriteByte(')')
-		args = append(args, row...)
+func values(e *Entry) []any {
+	c := &e.Caller
+	return []any{
+		e.ID, c.OrgID, c.WorkspaceID, db.Micros(e.At), c.PrincipalID, c.PersonID, c.AgentID, c.AppID, c.KeyID, string(c.Face), c.Client, c.SourceIP,
+		c.RequestID, e.Operation, e.Action, e.ResourceKind, e.ResourceID, e.Result, e.Duration.Microseconds(),
 	}
-	// A commit whose answer was lost is written again: what is there already is the same row.
-	text.WriteString(` ON CONFLICT (id) DO NOTHING`)
-	if _, err := tx.ExecContext(ctx, text.String(), args...); err != nil {
+}
+
+// insertion is the statement for a number of rows. A commit whose answer was lost is written again: what is there already is the same row.
+func insertion(rows int) string {
+	width := strings.Count(columns, ",") + 1
+	var text strings.Builder
+	text.WriteString(`INSERT INTO audit (` + columns + `) VALUES `)
+	for n := range rows * width {
+		if n > 0 && n%width == 0 {
+			text.WriteString("),")
+		}
+		text.WriteByte("(,"[min(n%width, 1)])
+		text.WriteString("$" + strconv.Itoa(n+1))
+	}
+	text.WriteString(`) ON CONFLICT (id) DO NOTHING`)
+	return text.String()
+}
+
+// insert writes entries by one statement.
+func insert(ctx context.Context, tx op.Tx, entries []Entry) error {
+	var args []any
+	for i := range entries {
+		args = append(args, values(&entries[i])...)
+	}
+	if _, err := tx.ExecContext(ctx, insertion(len(entries)), args...); err != nil {
 		return fmt.Errorf("write audit: %w", err)
+	}
+	return nil
+}
+
+// insertEach writes entries one by one by a statement that is read once. SQLite, which is in this process, takes longer to read a statement of many rows
+// than to carry it out.
+func insertEach(ctx context.Context, tx *sql.Tx, entries []Entry) error {
+	stmt, err := tx.PrepareContext(ctx, insertion(1))
+	if err != nil {
+		return fmt.Errorf("write audit: %w", err)
+	}
+	defer stmt.Close()
+	for i := range entries {
+		if _, err := stmt.ExecContext(ctx, values(&entries[i])...); err != nil {
+			return fmt.Errorf("write audit: %w", err)
+		}
 	}
 	return nil
 }

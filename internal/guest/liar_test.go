@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -330,5 +331,42 @@ func wantCode(t *testing.T, err error, code errs.Code, reason string) {
 	}
 	if e := errs.From(err); e.Code != code || e.Reason != reason {
 		t.Fatalf("error = %s %q (%v), want %s %q", e.Code, e.Reason, err, code, reason)
+	}
+}
+
+// While nobody gets as far as the sandbox, as when the runtime of its node is just starting again, a guest is not blamed: a boot is then tried again
+// instead of given up. One that is reached and says nothing is.
+func TestHelloBlames(t *testing.T) {
+	for name, tt := range map[string]struct {
+		dial func(ctx context.Context) (net.Conn, error)
+		code errs.Code
+	}{
+		"the node": {func(context.Context) (net.Conn, error) {
+			return nil, errs.E(errs.HostUnavailable, "the runtime of this node does not answer").Because("runtime_down")
+		}, errs.HostUnavailable},
+		"a node that hangs": {func(ctx context.Context) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, errs.HostUnavailable},
+		"the guest": {func(context.Context) (net.Conn, error) {
+			return nil, errs.E(errs.Unavailable, "nothing listens").Because("refused")
+		}, errs.Unavailable},
+		"a silent guest": {func(context.Context) (net.Conn, error) {
+			host, guest := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, guest) }()
+			return host, nil
+		}, errs.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := NewClient(tt.dial, func() string { return "t" })
+				defer c.Close()
+				begun := time.Now()
+				_, err := c.Hello(t.Context())
+				if errs.CodeOf(err) != tt.code || time.Since(begun) > HelloTimeout+helloTry {
+					t.Errorf("after %v: %v, want %s", time.Since(begun), err, tt.code)
+				}
+			})
+		})
 	}
 }

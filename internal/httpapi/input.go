@@ -117,7 +117,9 @@ func (in input) fromBody(w http.ResponseWriter, r *http.Request) ([]byte, error)
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // not every reader has deadlines
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	_ = rc.SetReadDeadline(time.Time{})
+	if err == nil { // else the server would wait for the rest of it without an end
+		_ = rc.SetReadDeadline(time.Time{})
+	}
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, statusError{
 			http.StatusRequestEntityTooLarge,

@@ -12,7 +12,7 @@ func FuzzDuration(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if d, err := duration(s, "by"); err == nil && (d <= 0 || d%time.Second != 0) {
+		if d, err := duration("by", s); err == nil && (d <= 0 || d%time.Second != 0) {
 			t.Errorf("duration(%q) = %v", s, d)
 		}
 	})

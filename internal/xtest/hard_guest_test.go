@@ -111,7 +111,7 @@ func TestBadGuests(t *testing.T) {
 		"stalls midway": {answer("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "UNAVAILABLE", "guest_unresponsive"},
 		"no HTTP":       {answer("SSH-2.0-OpenSSH_9.2\r\n\r\n"), "UPSTREAM_ERROR", "guest_protocol"},
 		"no JSON":       {answer("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\n<br>"), "UPSTREAM_ERROR", "guest_protocol"},
-		"lies":          {answer("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"), "UPSTREAM_ERROR", "guest_protocol"},
+		"lies":          {answer("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 18\r\n\r\n{\"processes\":[{}]}"), "UPSTREAM_ERROR", "guest_protocol"},
 		"endless": {func(c net.Conn) {
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 			for {
@@ -215,6 +215,28 @@ func TestBadGuests(t *testing.T) {
 	}
 }
 
+// A boot outlasts a node that nobody gets through to for a while, longer than a guest may take to say hello: a runtime that was killed and comes back slowly
+// once failed such a boot.
+func TestBootOutlastsNode(t *testing.T) {
+	var mu sync.Mutex
+	var since time.Time
+	s := Start(t, Options{Fake: fake.Config{Instead: func(string, string) string {
+		mu.Lock()
+		defer mu.Unlock()
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if time.Since(since) < 7*time.Second {
+			return "127.0.0.1:1" // nobody listens
+		}
+		return ""
+	}}})
+	id := Sandbox(t, s.Client, api.CreateSandboxIn{WaitIn: wait(30)})
+	if out := Exec(t, s.Client, id, "echo booted"); out.Stdout != "booted\n" {
+		t.Errorf("%+v", out)
+	}
+}
+
 // The same with a real one whose kernel is stopped, and with what a tenant can do to pid 1 from within.
 func TestHardSilentGuest(t *testing.T) {
 	r := StartReal(t)
@@ -261,7 +283,7 @@ func TestHardSilentGuest(t *testing.T) {
 			t.Fatal(err)
 		}
 		begun = time.Now()
-		if out := Must(t, r.Client, api.StopSandbox, api.SandboxWaitIn{SandboxIn: in(id), WaitIn: wait(60)}); out.Sandbox.State != api.StateStopped {
+		if out := Must(t, r.Client, api.StopSandbox, api.SandboxWaitIn{SandboxIn: in(id), WaitIn: wait(30)}); out.Sandbox.State != api.StateStopped {
 			t.Errorf("stop of a stopped kernel, after %v: %+v", time.Since(begun), out.Sandbox)
 		}
 		if out := Exec(t, r.Client, id, "echo again"); out.Stdout != "again\n" {

@@ -130,7 +130,7 @@ func TestHardForkBomb(t *testing.T) {
 	}
 	t.Logf("%d of 4 commands ran", answered)
 	begun := time.Now()
-	if out := Must(t, r.Client, api.StopSandbox, api.SandboxWaitIn{SandboxIn: in(id), WaitIn: wait(60)}); out.Sandbox.State != api.StateStopped {
+	if out := Must(t, r.Client, api.StopSandbox, api.SandboxWaitIn{SandboxIn: in(id), WaitIn: wait(30)}); out.Sandbox.State != api.StateStopped {
 		t.Fatalf("after %v it is %+v", time.Since(begun), out.Sandbox)
 	}
 	if p := Must(t, r.Client, api.GetProcess, proc(id, bomb)).Process; p.State == "running" {

@@ -166,6 +166,7 @@ func TestHardLinks(t *testing.T) {
 		}
 	}
 	// As root everything inside may be written, and all of it stays inside.
+	Exec(t, c, id, "mkdir -p "+secret)
 	at := file(id, "host/planted")
 	at.User = "root"
 	Must(t, c, api.WriteFile, api.WriteFileIn{FileIn: at, Data: "inside"})

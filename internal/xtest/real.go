@@ -192,6 +192,8 @@ func processes() []processInfo {
 func (r *Real) end() {
 	if r.t.Failed() {
 		r.t.Logf("the server's log:\n%s", r.Log())
+		b, _ := os.ReadFile(filepath.Join(r.Dir, "data", "node", "log", "runtime.log"))
+		r.t.Logf("the log of berth-runtime:\n%s", b[max(0, len(b)-20000):])
 	}
 	r.Stop()
 	cleanRuntime(r.t, filepath.Join(r.Dir, "data", "node"))

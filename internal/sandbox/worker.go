@@ -153,6 +153,8 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 		return ctx.Err() // interrupted: the sandbox goes another way
 	case errs.Is(err, errs.HostUnavailable) && s.Now().Before(deadline):
 		return err // the node comes back, or the deadline does
+	case errs.From(err).Reason == "guest_unresponsive" && s.Now().Before(db.Time(r.StateAt).Add(s.BootTimeout/2)):
+		return err // its kernel runs, and a machine with much to do starts a program slowly
 	case errs.From(err).Reason == bootFailed && s.Now().Before(db.Time(r.StateAt).Add(bootAgain)):
 		return err // it may have been cut off: the node has undone it, and begins anew
 	}

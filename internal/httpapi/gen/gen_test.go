@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/httpapi"
+	"github.com/berthrun/berth/internal/httpapi/gen/growth"
 )
 
 const root = "../../.."
@@ -107,7 +108,7 @@ func TestLockIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken, err := breaks(lock, now[lockFile])
+	broken, err := growth.Breaks(lock, now[lockFile])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +158,7 @@ func TestBreaks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := breaks(before, after)
+			got, err := growth.Breaks(before, after)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/internal/httpapi/gen/growth"
 )
 
 func main() {
@@ -37,7 +38,7 @@ func run(root string, mayBreak bool) error {
 	case err != nil:
 		return err
 	case !mayBreak:
-		broken, err := breaks(old, files[lockFile])
+		broken, err := growth.Breaks(old, files[lockFile])
 		if err != nil {
 			return err
 		}

@@ -32,6 +32,8 @@ type Commands struct {
 	Version string
 	// Extra are whole commands, such as serve, dev, prepare and doctor. Their errors are shown like all others; ExitError sets an exit code.
 	Extra []*cobra.Command
+	// DataDir is where the server of this machine keeps its data; nil: see DataDir.
+	DataDir func() string
 }
 
 // ExitError ends the program with a code and without a message: what there was to say has been said.
@@ -56,11 +58,17 @@ type app struct {
 
 	url, key, output string
 	timeout          time.Duration
+	quiet            bool
+	dataDir          func() string
+	local            bool // the server that was called is the one of this machine
 }
 
 // Main runs the command line and gives the exit code. args are without the program's name; env reads the environment.
 func Main(ctx context.Context, args []string, env func(string) string, stdin io.Reader, stdout, stderr io.Writer, more Commands) int {
-	a := &app{env: env, stdin: stdin, stdout: stdout, stderr: stderr, version: more.Version}
+	a := &app{env: env, stdin: stdin, stdout: stdout, stderr: stderr, version: more.Version, dataDir: more.DataDir}
+	if a.dataDir == nil {
+		a.dataDir = func() string { return DataDir(env) }
+	}
 	root := a.root(more)
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	err := root.ExecuteContext(ctx)
@@ -71,7 +79,7 @@ func Main(ctx context.Context, args []string, env func(string) string, stdin io.
 		return exit.Code
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		a.note("interrupted")
+		a.say("interrupted")
 		return exitInterrupted
 	}
 	a.printError(err)
@@ -86,8 +94,9 @@ func (a *app) root(more Commands) *cobra.Command {
 		Use: "berth", Short: "Compute for AI agents on machines you own",
 		Long: "Berth gives AI agents sandboxes on machines you own.\n\n" +
 			"The server is given by --url and --key, or BERTH_URL and BERTH_API_KEY, or else it is the one that runs on this machine.",
-		SilenceUsage: true, SilenceErrors: true, Args: cobra.ArbitraryArgs, RunE: group,
+		SilenceUsage: true, SilenceErrors: true, Args: cobra.ArbitraryArgs, RunE: group, Version: first(a.version, "unknown"),
 	}
+	root.SetVersionTemplate("berth {{.Version}}\n")
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -96,6 +105,7 @@ func (a *app) root(more Commands) *cobra.Command {
 	f.StringVar(&a.url, "url", "", "the server's address (BERTH_URL)")
 	f.StringVar(&a.key, "key", "", "an API key; BERTH_API_KEY keeps it out of the list of processes")
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "print ids and content alone, and no notes")
 	f.DurationVar(&a.timeout, "timeout", 0, "give up after this long, such as 30s (default: never)")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		if a.output != "table" && a.output != "json" {
@@ -154,7 +164,14 @@ func (a *app) context(cmd *cobra.Command) (context.Context, context.CancelFunc) 
 	return context.WithCancel(cmd.Context())
 }
 
-func (a *app) note(format string, args ...any) { fmt.Fprintf(a.stderr, "berth: "+format+"\n", args...) }
+// note says something beside the result.
+func (a *app) note(format string, args ...any) {
+	if !a.quiet {
+		a.say(format, args...)
+	}
+}
+
+func (a *app) say(format string, args ...any) { fmt.Fprintf(a.stderr, "berth: "+format+"\n", args...) }
 
 // printError writes an error for a person, or with -o json as the API writes it.
 func (a *app) printError(err error) {
@@ -175,8 +192,12 @@ func (a *app) printError(err error) {
 		_ = writeJSON(a.stderr, map[string]any{"error": fields}) // there is nowhere left to say that it failed
 		return
 	}
-	a.note("%s", plain(err.Error()))
+	a.say("%s", plain(err.Error()))
 	if !ok {
+		return
+	}
+	if a.local && e.Code == "UNAVAILABLE" && e.RequestID == "" {
+		fmt.Fprintln(a.stderr, "  The server of this machine does not answer. Start it with: sudo berth serve, or systemctl start berth; berth doctor says what is wrong.")
 		return
 	}
 	if e.Suggestion != "" {

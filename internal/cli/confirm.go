@@ -21,10 +21,13 @@ func (c *command) asks() bool {
 	return c.info.Hints.Has(op.Destructive) && !slices.Contains(said, c.info.Name)
 }
 
-// confirm asks on a terminal. Without one nobody could answer, and a program means what it calls.
+// confirm asks on a terminal. Without one nobody could answer: a program says --yes.
 func (c *command) confirm(args []string) error {
-	if !c.asks() || c.yes || !isTerminal(c.stdin) {
+	if !c.asks() || c.yes {
 		return nil
+	}
+	if !isTerminal(c.stdin) {
+		return usagef("%s: nobody can be asked here; say --yes", strings.ToLower(c.info.Title[:1])+c.info.Title[1:])
 	}
 	fmt.Fprintf(c.stderr, "%s %s? [y/N] ", c.info.Title, plain(strings.Join(args, " ")))
 	line, err := bufio.NewReader(c.stdin).ReadString('\n')

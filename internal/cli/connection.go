@@ -70,14 +70,15 @@ func readCredential(dir string) (Credential, error) {
 func (a *app) connect() (*client.Client, error) {
 	url, key := first(a.url, a.env("BERTH_URL")), first(a.key, a.env("BERTH_API_KEY"))
 	if url == "" || key == "" {
-		local, err := readCredential(DataDir(a.env))
+		local, err := readCredential(a.dataDir())
 		if err != nil && url == "" {
 			return nil, err
 		}
 		url = first(url, local.URL)
 		if url == "" {
-			return nil, usagef("no server is known: give --url and --key, set BERTH_URL and BERTH_API_KEY, or start one here with: berth serve")
+			return nil, usagef("no server is known: give --url and --key, set BERTH_URL and BERTH_API_KEY, or start one here with: sudo berth serve")
 		}
+		a.local = url == local.URL
 		if key == "" && url == local.URL {
 			key = local.Key
 		}

@@ -112,7 +112,7 @@ func (c *command) use() string {
 func (c *command) cobra() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: c.use(), DisableFlagsInUseLine: true, Short: c.info.Title, Long: c.long(), Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args) }, ValidArgsFunction: c.complete,
 	}
 	taken := []string{"command", "argv"}
 	if !c.tail {
@@ -138,6 +138,12 @@ func (c *command) cobra() *cobra.Command {
 func (c *command) long() string {
 	var b strings.Builder
 	b.WriteString(c.info.Doc)
+	if c.info.PathParams() != nil && c.info.PathParams()[0] == "sandboxId" {
+		b.WriteString(" SANDBOX_ID is an id or a name.")
+	}
+	if c.info.Hints.Has(op.Wakes) && !strings.Contains(c.info.Doc, "billed") {
+		b.WriteString("\n\nIt starts the sandbox where that is stopped or asleep; while it runs it may be billed.")
+	}
 	fmt.Fprintf(&b, "\n\nHTTP: %s %s\nNeeds: %s", c.info.Method, c.info.Path, c.info.Action)
 	if c.info.Tool != "" {
 		fmt.Fprintf(&b, "\nMCP tool: %s", c.info.ShownTool())
@@ -148,6 +154,9 @@ func (c *command) long() string {
 func (c *command) run(cmd *cobra.Command, args []string) error {
 	in, err := c.input(cmd, args)
 	if err != nil {
+		return err
+	}
+	if err := c.resolve(cmd, in); err != nil {
 		return err
 	}
 	if c.info.Name == api.WriteFile.Name {

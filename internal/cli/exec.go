@@ -30,6 +30,7 @@ func (c *command) exec(ctx context.Context, conn *client.Client, in json.RawMess
 		}
 		return ended(out.ExitCode, out.Running)
 	}
+	c.noteWoke(out.Woke)
 	if (out.Running || out.Truncated) && out.ProcessID != "" {
 		p, err := c.both(ctx, conn, api.ProcessIn{SandboxID: at.SandboxID, ProcessID: out.ProcessID})
 		if err != nil {

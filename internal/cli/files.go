@@ -43,6 +43,7 @@ func (c *command) readFile(ctx context.Context, conn *client.Client, in map[stri
 		if err := json.Unmarshal(answer, &out); err != nil {
 			return fmt.Errorf("decode output of %s: %w", c.info.Name, err)
 		}
+		c.noteWoke(out.Woke)
 		if err := writeData(c.stdout, out.Data, out.Encoding); err != nil {
 			return err
 		}

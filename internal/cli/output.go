@@ -49,6 +49,10 @@ func (a *app) print(info op.Info, raw json.RawMessage) error {
 		_, err := b.WriteTo(a.stdout)
 		return err
 	}
+	a.noteWoke(out["woke"])
+	if a.quiet {
+		return a.ids(raw)
+	}
 	if items, ok := out["items"].([]any); ok {
 		return a.printList(info, out, items)
 	}
@@ -63,27 +67,27 @@ func (a *app) printList(info op.Info, out map[string]any, items []any) error {
 	if names == nil {
 		names = schema.Order[:min(6, len(schema.Order))]
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	heads := make([]string, len(names))
 	for i, n := range names {
 		heads[i] = strings.ToUpper(strings.ReplaceAll(kebab(n), "-", " "))
 	}
-	fmt.Fprintln(w, strings.Join(heads, "\t"))
+	rows := [][]string{heads}
 	for _, item := range items {
 		members, _ := item.(map[string]any)
 		cells := make([]string, len(names))
 		for i, n := range names {
-			cells[i] = clip(text(schema.Properties[n], members[n]))
+			cells[i] = clip(text(schema.Properties[n], n, members[n]))
 		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
+		rows = append(rows, cells)
 	}
-	if err := w.Flush(); err != nil {
+	if err := table(a.stdout, a.width(), rows); err != nil {
 		return err
 	}
 	more := out["nextCursor"]
 	delete(out, "items")
 	delete(out, "nextCursor")
 	if len(out) > 0 {
+		w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 		fmt.Fprintln(w)
 		printMembers(w, info.Out, "", "", out)
 		if err := w.Flush(); err != nil {
@@ -114,6 +118,9 @@ func printMembers(w io.Writer, s *op.Schema, mainName, prefix string, members ma
 		if prefix == "" && (name == "idempotencyKey" || (name == "status" && v == "done")) {
 			continue
 		}
+		if main, ok := members[mainName].(map[string]any); ok && prefix == "" && main[name] != nil {
+			continue // it is said with the thing itself
+		}
 		p := s.Properties[name]
 		inner, isObject := v.(map[string]any)
 		if isObject && p != nil && len(p.Properties) > 0 {
@@ -124,7 +131,7 @@ func printMembers(w io.Writer, s *op.Schema, mainName, prefix string, members ma
 			printMembers(w, p, "", below, inner)
 			continue
 		}
-		fmt.Fprintf(w, "%s:\t%s\n", plain(prefix+name), text(p, v))
+		fmt.Fprintf(w, "%s:\t%s\n", plain(prefix+name), text(p, name, v))
 	}
 }
 
@@ -145,7 +152,7 @@ func ordered(s *op.Schema, members map[string]any) []string {
 }
 
 // text writes a value in one line.
-func text(p *op.Schema, v any) string {
+func text(p *op.Schema, name string, v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "-"
@@ -160,19 +167,19 @@ func text(p *op.Schema, v any) string {
 		}
 		return plain(v)
 	case json.Number:
-		return v.String()
+		return figure(name, v)
 	case bool:
 		return strconv.FormatBool(v)
 	case []any:
 		parts := make([]string, len(v))
 		for i, item := range v {
-			parts[i] = text(nil, item)
+			parts[i] = text(nil, "", item)
 		}
 		return first(strings.Join(parts, ","), "-")
 	case map[string]any:
 		var parts []string
 		for _, k := range slices.Sorted(maps.Keys(v)) {
-			parts = append(parts, plain(k)+"="+text(nil, v[k]))
+			parts = append(parts, plain(k)+"="+text(nil, k, v[k]))
 		}
 		return first(strings.Join(parts, ","), "-")
 	}
@@ -198,11 +205,17 @@ func plain(s string) string {
 // steers reports control characters and those that reorder text.
 func steers(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
 
-func clip(s string) string {
-	if utf8.RuneCountInString(s) <= maxCell {
-		return s
+func clip(s string) string { return clipTo(s, maxCell) }
+
+// noteWoke says that a call has started a sandbox that was stopped or asleep.
+func (a *app) noteWoke(how any) {
+	switch how {
+	case "", nil:
+	case "memory":
+		a.note("the sandbox was asleep and has been woken for this call; while it runs it may be billed")
+	default:
+		a.note("the sandbox was stopped and has been started for this call; while it runs it may be billed")
 	}
-	return string([]rune(s)[:maxCell-1]) + "…"
 }
 
 func writeJSON(w io.Writer, v any) error {

@@ -35,7 +35,7 @@ export BERTH_BASE_DIR    ?= $(CURDIR)/.build/base
 TEST_ENV := BERTH_BIN,BERTH_RUNTIME_BIN,BERTH_GUEST_BIN,BERTH_BASE_DIR,BERTH_TEST_ROOTFS,PATH
 AS_ROOT  := $(if $(SUDO),-exec "sudo --preserve-env=$(TEST_ENV)")
 
-.PHONY: build programs run test base clients check fmt vet staticcheck generated race bench fuzz generate clean
+.PHONY: build programs deb run test base clients check fmt vet staticcheck generated race bench fuzz generate clean
 
 build: programs
 	$(GO) run ./internal/bundle/pack -o internal/bundle/assets bin/berth-runtime bin/berth-guest
@@ -44,6 +44,10 @@ build: programs
 programs:
 	$(GO) build -ldflags '$(RUNTIME_LDFLAGS)' -o bin/berth-runtime ./cmd/berth-runtime
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/berth-guest ./cmd/berth-guest
+
+# A Debian package, in .build.
+deb: build
+	scripts/deb .build
 
 run: build
 	$(SUDO) bin/berth prepare --data $(DATA)

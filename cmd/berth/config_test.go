@@ -19,7 +19,7 @@ func berth(t *testing.T, env map[string]string, args ...string) (code int, out, 
 	t.Helper()
 	var o, e bytes.Buffer
 	get := func(name string) string { return env[name] }
-	code = cli.Main(t.Context(), args, get, nil, &o, &e, cli.Commands{Version: "1", Extra: commands(get)})
+	code = cli.Main(t.Context(), args, get, nil, &o, &e, cli.Commands{Version: "1", Extra: commands(get), Pages: map[string]string{"berth.yaml.5": configPage()}})
 	return code, o.String(), e.String()
 }
 

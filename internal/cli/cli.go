@@ -32,6 +32,8 @@ type Commands struct {
 	Version string
 	// Extra are whole commands, such as serve, dev, prepare and doctor. Their errors are shown like all others; ExitError sets an exit code.
 	Extra []*cobra.Command
+	// Pages are pages of the manual beside those of commands, by file name, such as berth.yaml.5.
+	Pages map[string]string
 	// DataDir is where the server of this machine keeps its data; nil: see DataDir.
 	DataDir func() string
 }
@@ -122,7 +124,7 @@ func (a *app) root(more Commands) *cobra.Command {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}
-	root.AddCommand(a.operations(), a.versionCommand())
+	root.AddCommand(a.operations(), a.versionCommand(), a.man(root, more.Pages))
 	return root
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/berthrun/berth/internal/id"
 )
 
-// sandboxName is what a sandbox may be called.
-var sandboxName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+// onlyName is what a sandbox may be called.
+var onlyName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // resolve puts a sandbox's id in place of its name, where the input names one.
 func (c *command) resolve(cmd *cobra.Command, in map[string]any) error {
@@ -37,7 +37,7 @@ func (c *command) resolve(cmd *cobra.Command, in map[string]any) error {
 }
 
 // namesSandbox reports whether an argument is a sandbox's name and not an id, nor something that is neither.
-func namesSandbox(arg string) bool { return !id.Valid(id.Sandbox, arg) && sandboxName.MatchString(arg) }
+func namesSandbox(arg string) bool { return !id.Valid(id.Sandbox, arg) && onlyName.MatchString(arg) }
 
 // sandboxID gives the id of the sandbox that has a name, or the argument where it is no name. Nobody's is NOT_FOUND.
 func sandboxID(ctx context.Context, conn *client.Client, arg string) (string, error) {

@@ -99,8 +99,16 @@ func manFlags(b *strings.Builder, title string, flags *pflag.FlagSet) {
 // Roff writes text so that man shows it as it is: its own characters are escaped, and no line begins with a request.
 func Roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\t", "    ").Replace(s)
+	var b strings.Builder
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
-		return `\&` + s
+		b.WriteString(`\&`)
 	}
-	return s
+	for _, r := range s {
+		if r > 0x7e {
+			fmt.Fprintf(&b, `\[u%04X]`, r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }

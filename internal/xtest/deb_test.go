@@ -47,7 +47,9 @@ func TestDebianPackage(t *testing.T) {
 		return ranOK(t, exec.Command("dpkg", append([]string{"--root=" + root, "--force-depends"}, args...)...)) //nolint:gosec // a machine of the test's
 	}
 	dpkg("-i", deb)
-	chroot := func(args ...string) string { return ranOK(t, exec.Command("chroot", append([]string{root}, args...)...)) } //nolint:gosec // as above
+	chroot := func(args ...string) string {
+		return ranOK(t, exec.Command("chroot", append([]string{root}, args...)...))
+	} //nolint:gosec // as above
 	chroot("berth", "--version")
 	chroot("berth", "config", "check", "/etc/berth/berth.yaml")
 	if got := chroot("berth", "config"); !strings.Contains(got, "data: /var/lib/berth\n") {

@@ -2,14 +2,17 @@ package guest
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"hash"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -153,7 +156,8 @@ type ContentPut struct {
 	Length     int64  // of the body; negative where it is not known
 }
 
-// PutContent makes a file of a body. The body is read to its end; where reading it fails nothing is kept.
+// PutContent makes a file of a body, and gives its SHA-256. The body is read to its end; where reading it fails, or its hash is another than was said, nothing
+// is kept.
 func (c *Client) PutContent(ctx context.Context, in ContentPut, body io.Reader) (ContentWritten, error) {
 	want, err := cleaned(in.Path)
 	if err == nil {
@@ -162,11 +166,14 @@ func (c *Client) PutContent(ctx context.Context, in ContentPut, body io.Reader) 
 	if err != nil {
 		return ContentWritten{}, err
 	}
-	q := url.Values{"path": {in.Path}, "user": {in.User}, "mode": {in.Mode}, "ifMatch": {in.IfMatch}, "sha256": {in.SHA256}}
+	q := url.Values{"path": {in.Path}, "user": {in.User}, "mode": {in.Mode}, "ifMatch": {in.IfMatch}}
 	if in.Tar {
 		q.Set("tar", "true")
 	}
-	src := &counted{Reader: body}
+	if in.Length == 0 {
+		body, in.Length = http.NoBody, -1 // its end is looked at, and so its hash
+	}
+	src := &counted{Reader: body, length: in.Length, want: in.SHA256, hash: sha256.New()}
 	res, err := c.roundTrip(ctx, call{method: http.MethodPut, path: "/files/content", query: q}, src, in.Length)
 	if err != nil {
 		if src.failed != nil {
@@ -183,6 +190,9 @@ func (c *Client) PutContent(ctx context.Context, in ContentPut, body io.Reader) 
 	if json.Unmarshal(raw, &out) != nil {
 		return ContentWritten{}, protocolError("its answer is not the JSON that was expected")
 	}
+	if out.SHA256 = ""; !in.Tar {
+		out.SHA256 = hex.EncodeToString(src.hash.Sum(nil))
+	}
 	return out, checkPut(&out, want, &in, src.n.Load())
 }
 
@@ -196,26 +206,33 @@ func checkPut(w *ContentWritten, want string, in *ContentPut, sent int64) error 
 		}
 		return nil
 	}
-	if _, err := hex.DecodeString(w.SHA256); err != nil || len(w.SHA256) != 64 {
-		return protocolError("a file's hash is not one")
-	}
 	if w.Bytes != sent {
 		return protocolError("it received another number of bytes than was sent")
 	}
 	return nil
 }
 
-// counted counts what is read and keeps the error that reading gave.
+// counted counts and hashes what is read, and keeps the error that reading gave.
 type counted struct {
 	io.Reader
+	length int64 // negative: not known
 	n      atomic.Int64
+	hash   hash.Hash
+	want   string // in hexadecimal; empty: any
 	failed error
 }
 
 // Read implements io.Reader.
 func (r *counted) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	r.n.Add(int64(n))
+	r.hash.Write(p[:n])
+	if total := r.n.Add(int64(n)); r.want != "" && (total == r.length || err == io.EOF) {
+		if sum := hex.EncodeToString(r.hash.Sum(nil)); !strings.EqualFold(r.want, sum) {
+			// In place of the last bytes and the proper end, so that the guest keeps nothing.
+			n, err = 0, errs.E(errs.InvalidInput, "the SHA-256 of the bytes is %s, not the one that was said", sum).Because("digest_mismatch").
+				Suggest("The bytes changed on the way, or the digest is of others. Nothing was kept; send them again.")
+		}
+	}
 	if err != nil && err != io.EOF {
 		r.failed = err
 	}
@@ -230,9 +247,6 @@ func (c *Client) roundTrip(ctx context.Context, k call, body io.Reader, length i
 	}
 	if body != nil {
 		req.Body, req.ContentLength = io.NopCloser(body), length
-		if length == 0 {
-			req.Body = http.NoBody
-		}
 	}
 	req.Close = true
 	res, err := c.contents().RoundTrip(req)

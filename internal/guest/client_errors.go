@@ -34,7 +34,6 @@ var meanings = map[string]meaning{
 	CodeTooMany:      {errs.LimitExceeded, "processes", "End some of the sandbox's processes first."},
 	CodeCannotRun:    {errs.InvalidInput, "cannot_run", "Check that the program, the user and the directory exist in the sandbox."},
 	CodeRefused:      {errs.InvalidState, "connection_refused", "Start a program in the sandbox that listens on the port, then connect again."},
-	CodeDigest:       {errs.InvalidInput, "digest_mismatch", "The bytes changed on the way, or the digest is of others. Send them again."},
 	CodeStopping:     {errs.Busy, "stopping", "The sandbox is being stopped; try again once it is running."},
 }
 

@@ -4,19 +4,17 @@ package guest
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"hash"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"strconv"
-	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -25,6 +23,8 @@ const (
 	contentBuffer = 256 << 10
 	// contentBuffers is how many of them an upload fills while others are written and hashed.
 	contentBuffers = 4
+	// syncAhead is how much of an upload is written until the disk is told to begin.
+	syncAhead = 16 << 20
 )
 
 // getContent answers with a file's bytes.
@@ -169,12 +169,9 @@ func (s *Server) receive(r *http.Request, q url.Values) (*ContentWritten, error)
 			_ = s.asNamed(user, in.undo)
 		}
 	}()
-	sum, n, err := s.takeBytes(in.file, r.Body)
+	n, err := s.takeBytes(in.file, r.Body)
 	if err != nil {
 		return nil, s.pathError(in.path, err)
-	}
-	if want := q.Get("sha256"); want != "" && !strings.EqualFold(want, sum) {
-		return nil, fail(CodeDigest, "the SHA-256 of what was received is %s", sum)
 	}
 	out := &ContentWritten{Bytes: n}
 	err = s.asNamed(user, func() error {
@@ -184,7 +181,7 @@ func (s *Server) receive(r *http.Request, q url.Values) (*ContentWritten, error)
 		}
 		placed = true
 		info, err := s.describeTarget(in)
-		out.FileWritten = FileWritten{Info: info, SHA256: sum, Made: in.made}
+		out.FileWritten = FileWritten{Info: info, Made: in.made}
 		return err
 	})
 	if err != nil {
@@ -336,15 +333,14 @@ func (s *Server) describeTarget(in *incoming) (FileInfo, error) {
 	return s.info(in.path, fi), nil
 }
 
-// takeBytes writes a body to a file and gives its SHA-256. While one buffer is filled the ones before it are hashed and written.
-func (s *Server) takeBytes(f *os.File, body io.Reader) (sum string, n int64, err error) {
+// takeBytes writes a body to a file. While one buffer is filled the ones before it are written.
+func (s *Server) takeBytes(f *os.File, body io.Reader) (n int64, err error) {
 	free, full := make(chan []byte, contentBuffers), make(chan []byte, contentBuffers)
 	for range contentBuffers {
 		free <- make([]byte, contentBuffer)
 	}
-	h := sha256.New()
 	written := make(chan error, 1)
-	go func() { written <- drainTo(f, h, full, free) }()
+	go func() { written <- drainTo(f, full, free) }()
 	for err == nil {
 		buf := <-free
 		if buf == nil {
@@ -364,24 +360,41 @@ func (s *Server) takeBytes(f *os.File, body io.Reader) (sum string, n int64, err
 	}
 	close(full)
 	if werr := <-written; werr != nil {
-		return "", n, werr
+		return n, werr
 	}
 	if err != io.EOF { // exactly: another one says that it is not whole
-		return "", n, fail(CodeInvalid, "the content broke off after %d bytes", n)
+		return n, fail(CodeInvalid, "the content broke off after %d bytes", n)
 	}
-	return hex.EncodeToString(h.Sum(nil)), n, nil
+	return n, nil
 }
 
-func drainTo(f *os.File, h hash.Hash, full <-chan []byte, free chan<- []byte) (err error) {
+// drainTo writes buffers as they come. What is written goes on to the disk meanwhile, so that little is left to wait for at the end.
+func drainTo(f *os.File, full <-chan []byte, free chan<- []byte) (err error) {
 	defer close(free)
+	ahead := make(chan struct{}, 1)
+	var syncing sync.WaitGroup
+	syncing.Go(func() {
+		for range ahead {
+			_ = f.Sync() // what fails here fails again at the end
+		}
+	})
+	defer syncing.Wait()
+	defer close(ahead)
+	unsynced := 0
 	for buf := range full {
 		if err != nil {
 			continue
 		}
-		h.Write(buf)
 		if _, err = f.Write(buf); err != nil {
 			free <- nil
 			continue
+		}
+		if unsynced += len(buf); unsynced >= syncAhead {
+			select {
+			case ahead <- struct{}{}:
+				unsynced = 0
+			default:
+			}
 		}
 		free <- buf
 	}

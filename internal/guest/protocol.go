@@ -382,11 +382,11 @@ type ContentInfo struct {
 	Length int64    `json:"length"` // of the body; 0 where the offset is beyond the end
 }
 
-// ContentWritten answers PUT /files/content?path=&user=&mode=&ifMatch=&sha256=&tar=, whose body are the file's bytes as they are. They go to a temporary
-// name, are synced and renamed; with sha256 only where it is theirs, else the error is "digest". Missing parents are made, and where the body ends early
-// nothing is changed. With tar the body is a tar stream that is unpacked into the folder at path, file by file.
+// ContentWritten answers PUT /files/content?path=&user=&mode=&ifMatch=&tar=, whose body are the file's bytes as they are. They go to a temporary name, are
+// synced and renamed. Missing parents are made, and where the body does not come to its proper end nothing is changed. With tar the body is a tar stream that
+// is unpacked into the folder at path, file by file.
 type ContentWritten struct {
-	FileWritten       // SHA256 is of what was received; empty of a tar
+	FileWritten       // without SHA256: the host knows what it sent
 	Bytes       int64 `json:"bytes"`             // received
 	Entries     int   `json:"entries,omitempty"` // unpacked
 }
@@ -418,6 +418,5 @@ const (
 	CodeCannotRun    = "cannot_run" // no such program, user or directory
 	CodeStopping     = "stopping"   // the sandbox is being shut down
 	CodeRefused      = "refused"    // a port
-	CodeDigest       = "digest"     // of what was received is another than was said
 	CodeInternal     = "internal"
 )

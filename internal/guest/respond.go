@@ -22,7 +22,7 @@ func statusOf(code string) int {
 		return http.StatusForbidden
 	case CodeNotFound:
 		return http.StatusNotFound
-	case CodeExists, CodeNotEmpty, CodeChanged, CodeAmbiguous, CodeNoMatch, CodeEnded, CodeNoStdin, CodeDigest, CodeStopping, CodeRefused:
+	case CodeExists, CodeNotEmpty, CodeChanged, CodeAmbiguous, CodeNoMatch, CodeEnded, CodeNoStdin, CodeStopping, CodeRefused:
 		return http.StatusConflict
 	case CodeTooLarge:
 		return http.StatusRequestEntityTooLarge

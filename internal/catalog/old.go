@@ -5,7 +5,7 @@ const (
 	noPause     = "a sandbox cannot be paused yet; stop_sandbox keeps its files and start_sandbox boots it again"
 	noFork      = "a sandbox cannot be copied yet; create_sandbox makes a fresh one"
 	noSnapshot  = "there are no snapshots yet; stop_sandbox keeps a sandbox's disk"
-	noTemplates = "templates cannot be built or listed yet; create_sandbox uses base"
+	noTemplates = "templates cannot be built or listed yet; create_sandbox uses base, or an image that manage_images lists"
 	noVolumes   = "there are no volumes yet; a stopped sandbox keeps its disk"
 	noGPU       = "there are no GPU reservations yet; list_capabilities says what this deployment can do"
 	noInstances = "there are no instances yet; create_sandbox gives an isolated machine"

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 )
 
@@ -18,7 +19,10 @@ func TestEveryOldNameIsKnown(t *testing.T) {
 	}
 	defer f.Close()
 	known := tools()
-	places := map[string]bool{}
+	places, verbs := map[string]bool{}, map[string]bool{}
+	for _, info := range api.All() {
+		verbs[info.Tool+" "+info.Verb] = true
+	}
 	for _, info := range known {
 		tool, _ := List{Profile: Compact}.Place(info)
 		places[tool] = true
@@ -41,6 +45,9 @@ func TestEveryOldNameIsKnown(t *testing.T) {
 				t.Errorf("%s (%s) says nothing", words[0], action)
 			case o.Tool != "":
 				info, there := known[o.Tool]
+				if info.Verb != "" && !verbs[o.Tool+" "+o.Verb] || info.Verb == "" && o.Verb != "" {
+					t.Errorf("%s (%s) points at %s with action %q, which it does not have", words[0], action, o.Tool, o.Verb)
+				}
 				if tool, verb := (List{Profile: Compact}).Place(info); !there || !places[tool] || verb == "" {
 					t.Errorf("%s (%s) points at %s, in a compact list %s %s", words[0], action, o.Tool, tool, verb)
 				}

@@ -146,8 +146,12 @@ func renaming(l catalog.List, infos []op.Info) func(string) string {
 	}
 	places := map[string]string{}
 	for _, info := range infos {
-		if info.Tool != "" && info.Verb == "" {
-			places[info.Tool] = called(l.Place(info))
+		switch place, verb := l.Place(info); {
+		case info.Tool == "":
+		case info.Verb == "":
+			places[info.Tool] = called(place, verb)
+		default: // a text that names a shared tool says itself which action it means
+			places[info.Tool] = place
 		}
 	}
 	return func(s string) string {

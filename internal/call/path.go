@@ -46,6 +46,7 @@ type Path struct {
 	inflight *inflight
 	streams  *streams
 	rows     rows
+	turned   turned
 	acting   sync.WaitGroup // acts go on when their callers go away
 
 	// crash stops a call where it stands, as if the server were killed there. Only tests set it.
@@ -181,12 +182,12 @@ func (p *Path) ended(c *one, res *Result, err error) {
 func (p *Path) do(ctx context.Context, c *one, opts Options) (*Result, error) {
 	o, who := c.op, c.caller
 	if err := p.cfg.Limiter.Allow(ctx, who); err != nil {
-		return nil, p.shown(c, err)
+		return nil, p.turnAway(c, err)
 	}
 	if opts.InFlight {
 		s, err := p.inflight.enter(who.PrincipalID)
 		if err != nil {
-			return nil, err
+			return nil, p.turnAway(c, err)
 		}
 		defer s.leave()
 		ctx = op.WithYield(ctx, s.yield)

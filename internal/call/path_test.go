@@ -534,6 +534,11 @@ func TestErrorsOfAct(t *testing.T) {
 					return
 				}
 				got, want := errs.From(err), errs.From(first)
+				if got.Details["replayed"] != true || got.Details["idempotencyKey"] != "k" || want.Details["replayed"] != nil {
+					t.Errorf("of its being a replay it says %v, the first said %v", got.Details, want.Details)
+				}
+				delete(got.Details, "replayed")
+				delete(got.Details, "idempotencyKey")
 				if diff := cmp.Diff([]any{want.Code, want.Message, want.Suggestion, want.Reason, want.Details}, []any{got.Code, got.Message, got.Suggestion, got.Reason, got.Details}); diff != "" {
 					t.Errorf("kept (-want +got):\n%s", diff)
 				}

@@ -38,11 +38,11 @@ func (p *Path) Stream(ctx context.Context, o *op.StreamOperation, raw json.RawMe
 
 func (p *Path) stream(ctx context.Context, o *op.StreamOperation, c *one, s *op.Stream) error {
 	if err := p.cfg.Limiter.Allow(ctx, c.caller); err != nil {
-		return p.shown(c, err)
+		return p.turnAway(c, err)
 	}
 	slot, err := p.streams.open.enter(c.caller.PrincipalID)
 	if err != nil {
-		return err
+		return p.turnAway(c, err)
 	}
 	defer slot.leave()
 	serving, leave, err := p.streams.enter(ctx, o.Stream.Kind)

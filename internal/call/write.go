@@ -161,7 +161,7 @@ func (p *Path) join(ctx context.Context, e *effect) error {
 // replay gives the kept end of an earlier call.
 func (p *Path) replay(e *effect) (*Result, error) {
 	if e.row.err.Valid {
-		return nil, p.refuse(e.one, kept(e.row.err.String))
+		return nil, p.refuse(e.one, keptAgain(e))
 	}
 	out, err := e.op.Result([]byte(e.row.result.String))
 	if err != nil {
@@ -174,6 +174,15 @@ func (p *Path) replay(e *effect) (*Result, error) {
 	}
 	p.record(e.one, audit.OK)
 	return res, nil
+}
+
+// keptAgain gives the error of an earlier call with the same key, and says so.
+func keptAgain(e *effect) error {
+	err := kept(e.row.err.String)
+	if k, ok := errors.AsType[*errs.Error](err); ok {
+		return k.With("replayed", true).With("idempotencyKey", e.key)
+	}
+	return err
 }
 
 func stamp(out any, key string, replayed bool) (*Result, error) {

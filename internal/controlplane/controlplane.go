@@ -164,7 +164,7 @@ func (p *Plane) services() error {
 		inFlight = 4
 	}
 	p.identity = identity.New(identity.Config{
-		DB: p.db, Limits: p.quota, CallsPerMinute: p.limiter.PerMinute, CallsInFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
+		DB: p.db, Limits: p.quota, CallsPerMinute: p.limiter.PerMinute, CallsInFlight: inFlight, Events: p.events, Now: cfg.Now, Logger: cfg.Logger,
 	})
 	processes := process.New(process.Config{DB: p.db, Blobs: p.blobs, Now: cfg.Now, Logger: cfg.Logger})
 	if err := p.openImages(); err != nil {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -28,7 +29,7 @@ func (s *server) operation(o *op.Operation) http.HandlerFunc {
 		}
 		raw, err := in.read(w, r)
 		if err != nil {
-			s.fail(w, r, err)
+			s.fail(w, r, s.refused(caller.With(r.Context(), c), o, err))
 			return
 		}
 		result, err := s.Path.Do(caller.With(r.Context(), c), o, raw, call.Options{})
@@ -43,6 +44,19 @@ func (s *server) operation(o *op.Operation) http.HandlerFunc {
 		}
 		s.write(w, statusOf(o.Info, body), body)
 	}
+}
+
+// refuser is a Path that counts and records what is refused before it comes to it.
+type refuser interface {
+	Refuse(ctx context.Context, o *op.Operation, refused error) error
+}
+
+// refused gives the error of a request that cannot be read.
+func (s *server) refused(ctx context.Context, o *op.Operation, err error) error {
+	if p, ok := s.Path.(refuser); ok {
+		return p.Refuse(ctx, o, err)
+	}
+	return err
 }
 
 // authenticate finds out who calls. The key is taken from the Authorization header and from nowhere else.

@@ -14,7 +14,7 @@ func (s *Service) Again(ctx context.Context, org, keyID string) (*caller.Caller,
 	if err != nil {
 		return nil, err
 	}
-	if k == nil || k.RevokedAt != 0 || k.ExpiresAt != 0 && k.ExpiresAt <= db.Micros(s.cfg.Now()) {
+	if k == nil || k.RevokedAt != 0 || k.ExpiresAt != 0 && k.ExpiresAt <= db.Micros(s.now(ctx)) {
 		return nil, errUnauthenticated()
 	}
 	return callerOf(k), nil

@@ -40,7 +40,7 @@ func (s *Service) Authenticate(ctx context.Context, token string) (*caller.Calle
 	if err != nil {
 		return nil, err
 	}
-	now := s.cfg.Now()
+	now := s.now(ctx)
 	if k == nil || k.RevokedAt != 0 || k.ExpiresAt != 0 && k.ExpiresAt <= db.Micros(now) {
 		return nil, errUnauthenticated()
 	}

@@ -19,6 +19,11 @@ type Limits interface {
 	List(ctx context.Context, org string) ([]api.Limit, error)
 }
 
+// Events records what happened in the transaction in which it happened.
+type Events interface {
+	Emit(ctx context.Context, tx op.Tx, org, workspace, kind, resource string, data any) error
+}
+
 // Config is what the service is made of. DB is required.
 type Config struct {
 	DB     *db.DB
@@ -26,6 +31,7 @@ type Config struct {
 	// CallsPerMinute gives how often a caller of an organization may call; negative is no limit.
 	CallsPerMinute func(ctx context.Context, org string) (int64, error)
 	CallsInFlight  int
+	Events         Events // nil: none
 	Now            func() time.Time
 	Logger         *slog.Logger
 }
@@ -39,6 +45,8 @@ type Service struct {
 	known   map[string]*known // keys that were looked up, by hash
 	changes int               // how often known was cleared since keys changed
 	used    map[string]int64  // last use by key, not written yet
+
+	clock clock
 }
 
 // New makes the service. Run keeps what it remembers right.

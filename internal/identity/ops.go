@@ -100,7 +100,7 @@ func (s *Service) draftCreateKey(ctx context.Context, in *api.CreateKeyIn) (*op.
 				Suggest("Ask for scopes that this credential has; get_account lists them.").With("path", "scopes")
 		}
 	}
-	now := s.cfg.Now()
+	now := s.now(ctx)
 	k := &keyRow{
 		ID: id.New(id.Key), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, Scopes: slices.Clone(scopes),
 		CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, CreatedAt: db.Micros(now),
@@ -114,7 +114,14 @@ func (s *Service) draftCreateKey(ctx context.Context, in *api.CreateKeyIn) (*op.
 func (s *Service) intentCreateKey(ctx context.Context, tx op.Tx, _ *api.CreateKeyIn, d *op.Draft) error {
 	k := *d.Data.(*keyRow)
 	k.ID = d.Resource.ID
-	return s.store.insert(ctx, tx, &k, nil)
+	if err := s.store.insert(ctx, tx, &k, nil); err != nil {
+		return err
+	}
+	data := map[string]any{"name": k.Name, "scopes": k.Scopes}
+	if k.ExpiresAt != 0 {
+		data["expiresAt"] = db.Time(k.ExpiresAt).Format(time.RFC3339)
+	}
+	return s.emit(ctx, tx, &k, "key.created", data)
 }
 
 // actCreateKey gives the key its secret. Run again after a crash it gives another one: the first was never shown.
@@ -193,7 +200,24 @@ func (s *Service) draftRevoke(ctx context.Context, in *api.RevokeKeyIn) (*op.Dra
 
 func (s *Service) intentRevoke(ctx context.Context, tx op.Tx, in *api.RevokeKeyIn, _ *op.Draft) error {
 	s.cfg.DB.NotifyAfter(tx, keysTopic)
-	return s.store.revoke(ctx, tx, caller.From(ctx).OrgID, in.KeyID, db.Micros(s.cfg.Now()))
+	org := caller.From(ctx).OrgID
+	revoked, err := s.store.revoke(ctx, tx, org, in.KeyID, db.Micros(s.now(ctx)))
+	if err != nil || !revoked {
+		return err // it was before
+	}
+	k, err := s.store.byID(ctx, tx, org, in.KeyID)
+	if err != nil || k == nil {
+		return err
+	}
+	return s.emit(ctx, tx, k, "key.revoked", map[string]any{"name": k.Name})
+}
+
+// emit records what happened to a key.
+func (s *Service) emit(ctx context.Context, tx op.Tx, k *keyRow, kind string, data map[string]any) error {
+	if s.cfg.Events == nil {
+		return nil
+	}
+	return s.cfg.Events.Emit(ctx, tx, k.OrgID, k.WorkspaceID, kind, k.ID, data)
 }
 
 func (s *Service) actRevoke(ctx context.Context, in *api.RevokeKeyIn, _ *op.Draft) (*api.KeyOut, error) {

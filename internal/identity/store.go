@@ -74,11 +74,13 @@ func (store) arm(ctx context.Context, q op.Tx, id, hash, last4 string) error {
 	return nil
 }
 
-func (store) revoke(ctx context.Context, tx op.Tx, org, id string, at int64) error {
-	if _, err := tx.ExecContext(ctx, `UPDATE keys SET revoked_at = $1 WHERE org_id = $2 AND id = $3 AND revoked_at = 0`, at, org, id); err != nil {
-		return fmt.Errorf("revoke key: %w", err)
+func (store) revoke(ctx context.Context, tx op.Tx, org, id string, at int64) (revoked bool, err error) {
+	res, err := tx.ExecContext(ctx, `UPDATE keys SET revoked_at = $1 WHERE org_id = $2 AND id = $3 AND revoked_at = 0`, at, org, id)
+	if err != nil {
+		return false, fmt.Errorf("revoke key: %w", err)
 	}
-	return nil
+	n, err := res.RowsAffected()
+	return n > 0, err
 }
 
 func (store) list(ctx context.Context, q db.Querier, org string, revoked bool, beforeTime int64, beforeID string, limit int) ([]*keyRow, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/call"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/errs"
@@ -51,6 +52,9 @@ func (x *exchange) run(ctx context.Context) (text []byte, err error) {
 	}
 	c, err := x.choose(name, input)
 	if err != nil {
+		if p, ok := x.h.cfg.Path.(refuser); ok && c != nil {
+			err = p.Refuse(ctx, c.op, err)
+		}
 		return nil, err
 	}
 	left := x.deadline()
@@ -64,6 +68,11 @@ func (x *exchange) run(ctx context.Context) (text []byte, err error) {
 		return nil, c.explain(err)
 	}
 	return x.conceal(c.op, text), nil
+}
+
+// refuser is a Path that counts and records what is refused before it comes to it.
+type refuser interface {
+	Refuse(ctx context.Context, o *op.Operation, refused error) error
 }
 
 // nameClient says in the caller which program calls: what it says of itself, else its user agent.

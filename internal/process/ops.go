@@ -111,7 +111,7 @@ func (s *Service) process(ctx context.Context, in *api.ProcessIn) (api.Process, 
 			return show(in.SandboxID, p), nil
 		}
 		if !errs.Is(err, errs.NotFound) {
-			return api.Process{}, err
+			return api.Process{}, s.Sandboxes.Explain(ctx, in.SandboxID, err)
 		}
 	}
 	st, err := s.stored(ctx, in.SandboxID, in.ProcessID)
@@ -172,7 +172,7 @@ func (s *Service) all(ctx context.Context, sandboxID string) ([]api.Process, err
 	if g != nil {
 		live, err := g.Processes(ctx)
 		if err != nil {
-			return nil, err
+			return nil, s.Sandboxes.Explain(ctx, sandboxID, err)
 		}
 		for _, p := range live {
 			known[p.ID] = true
@@ -230,7 +230,7 @@ func (s *Service) read(ctx context.Context, in *api.ProcessIn, stream string, of
 			return reading{show(in.SandboxID, o.Process), o.Data, o.Offset, o.Next, o.Earliest, o.EOF, true}, nil
 		}
 		if !errs.Is(err, errs.NotFound) {
-			return reading{}, err
+			return reading{}, s.Sandboxes.Explain(ctx, in.SandboxID, err)
 		}
 	}
 	return s.storedOutput(ctx, in, stream, offset, limit, g != nil)

@@ -36,11 +36,11 @@ func (s *Service) actMetrics(ctx context.Context, in *api.SandboxMetricsIn, _ *o
 	if err != nil {
 		return nil, err
 	}
+	_ = s.reading(ctx, r) // so that a new one has a point
 	start, end := s.window(r, in)
 	if start >= end {
 		return nil, errs.E(errs.InvalidInput, "start must be before end").Suggest("The sandbox was made at %s.", db.Time(r.CreatedAt).Format(time.RFC3339)).With("path", "start")
 	}
-	_ = s.reading(ctx, r) // so that a new one has a point
 	samples, err := s.store.readings(ctx, s.DB, r.ID, start, end)
 	if err != nil {
 		return nil, err

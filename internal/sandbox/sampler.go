@@ -128,6 +128,10 @@ func (s *Service) sample(ctx context.Context, r sampled) (reading, bool) {
 	next := reading{boot: r.boot, at: now, cpu: st.CPUSeconds, guestAt: last.guestAt, processes: last.processes, sample: sample{
 		at: db.Micros(now), span: max(span.Milliseconds(), 1), cpu: max(int64((st.CPUSeconds-last.cpu)*1e6), 0), memory: st.MemoryBytes >> 10, disk: st.DiskBytes >> 10, processes: -1,
 	}}
+	if last.sample.span == 0 {
+		// The boot itself took CPU time too, before the sandbox counted as started.
+		next.sample.cpu = min(next.sample.cpu, next.sample.span*r.vcpuMilli)
+	}
 	if next.sample.percent() >= busyPercent || now.Sub(last.guestAt) >= guestEvery {
 		if m, err := s.guest(r.id, r.boot, r.token).Metrics(sctx); err == nil {
 			next.guestAt, next.processes = now, int64(m.Processes)
@@ -232,7 +236,7 @@ func (s *Service) reading(ctx context.Context, r *row) *api.Usage {
 	asking := make(chan struct{})
 	p.asking[r.ID] = asking
 	p.mu.Unlock()
-	next, ok := s.sample(ctx, sampled{id: r.ID, token: r.GuestToken, boot: r.BootGeneration, startedAt: r.StartedAt})
+	next, ok := s.sample(ctx, sampled{id: r.ID, token: r.GuestToken, boot: r.BootGeneration, startedAt: r.StartedAt, vcpuMilli: r.VCPUMilli})
 	p.mu.Lock()
 	delete(p.asking, r.ID)
 	p.mu.Unlock()

@@ -152,10 +152,11 @@ func (s store) oldReadings(ctx context.Context, d *db.DB, before int64) error {
 type sampled struct {
 	id, token       string
 	boot, startedAt int64
+	vcpuMilli       int64
 }
 
 func (s store) sampled(ctx context.Context, q op.Tx) ([]sampled, error) {
-	rows, err := q.QueryContext(ctx, `SELECT id, guest_token, boot_generation, started_at FROM sandboxes WHERE state = 'running'`)
+	rows, err := q.QueryContext(ctx, `SELECT id, guest_token, boot_generation, started_at, vcpu_milli FROM sandboxes WHERE state = 'running'`)
 	if err != nil {
 		return nil, fmt.Errorf("list running sandboxes: %w", err)
 	}
@@ -163,7 +164,7 @@ func (s store) sampled(ctx context.Context, q op.Tx) ([]sampled, error) {
 	var all []sampled
 	for rows.Next() {
 		var r sampled
-		if err := rows.Scan(&r.id, &r.token, &r.boot, &r.startedAt); err != nil {
+		if err := rows.Scan(&r.id, &r.token, &r.boot, &r.startedAt, &r.vcpuMilli); err != nil {
 			return nil, fmt.Errorf("list running sandboxes: %w", err)
 		}
 		all = append(all, r)

@@ -141,15 +141,16 @@ func (s *Service) sample(ctx context.Context, r sampled) (reading, bool) {
 			}
 		}
 	}
-	s.samples.note(r.id, next)
+	// What another server, or this one before it was started anew, has read already is not stored once more.
+	s.samples.note(r.id, next, last.sample.span > 0 || span < time.Minute)
 	return next, true
 }
 
-func (p *sampler) note(id string, r reading) {
+func (p *sampler) note(id string, r reading, keep bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.latest[id] = r
-	if p.waiting < mostPending {
+	if keep && p.waiting < mostPending {
 		p.pending[id] = append(p.pending[id], r.sample)
 		p.waiting++
 	}

@@ -25,6 +25,20 @@ export type ErrorCode =
   | "UNAVAILABLE"
   | "UPSTREAM_ERROR";
 
+export interface Config {
+  cmd: string[];
+  /** Never run by itself. */
+  entrypoint: string[];
+  /** Variables that sandboxes of it begin with. */
+  env: string[];
+  exposedPorts: string[];
+  labels: Record<string, string>;
+  /** As whom; root where none is named. */
+  user?: string | undefined;
+  /** Where commands run. */
+  workingDir?: string | undefined;
+}
+
 export interface CpuPercent {
   average: number;
   max: number;
@@ -57,6 +71,55 @@ export interface FileInfo {
   user: string;
   /** Of a symlink. */
   target?: string | undefined;
+}
+
+export interface Image {
+  /** When it came here. */
+  createdAt: string;
+  createdBy: CreatedBy;
+  /** Of its manifest. */
+  digest: string;
+  /** img_ and 20 characters. */
+  id: string;
+  layers: number;
+  /** With its registry, such as docker.io/library/debian. */
+  name: string;
+  /** As in the registry. */
+  sizeMiB: number;
+  /** registry or import. */
+  source: string;
+  /** pulling, ready, failed or deleting. */
+  state: string;
+  /** That mean this version now. */
+  tags: string[];
+  unpackedMiB: number;
+  builtAt?: string | undefined;
+  /** Of a ready one. */
+  config?: Config | undefined;
+  /** Why it failed. */
+  error?: string | undefined;
+  /** Of a pull under way. */
+  progress?: {
+    percent: number;
+    /** pulling or unpacking. */
+    phase: string;
+  } | undefined;
+  /** The same in a word. */
+  reason?: string | undefined;
+}
+
+export interface Image2 {
+  /** As the create named it. */
+  reference: string;
+  digest?: string | undefined;
+  /** The version, fixed for life; absent until the registry was asked. */
+  imageId?: string | undefined;
+  /** Of its pull. */
+  progress?: {
+    percent: number;
+    /** pulling or unpacking. */
+    phase: string;
+  } | undefined;
 }
 
 export interface Key {
@@ -92,6 +155,15 @@ export interface Process {
   outOfMemory?: boolean | undefined;
   signal?: string | undefined;
   timedOut?: boolean | undefined;
+}
+
+export interface Registry {
+  createdAt: string;
+  createdBy: CreatedBy;
+  host: string;
+  updatedAt: string;
+  /** Empty where a token is sent. */
+  username?: string | undefined;
 }
 
 export interface Resources {
@@ -130,7 +202,7 @@ export interface Sandbox {
   resources: Resources;
   /** creating, running, pausing, paused, waking, stopping, stopped, starting, failed or deleting. */
   state: string;
-  /** The template it was made from. */
+  /** The template it was made from; empty where it was an image. */
   template: string;
   wakeOnTimers: boolean;
   workspaceId: string;
@@ -142,6 +214,8 @@ export interface Sandbox {
   error?: string | undefined;
   /** When onExpiry happens. */
   expiresAt?: string | undefined;
+  /** The image it was made from. */
+  image?: Image2 | undefined;
   /** Unique in the workspace. */
   name?: string | undefined;
   /** How long it is kept once stopped or paused; absent: for ever. */
@@ -506,6 +580,93 @@ export interface FilesWriteOutput {
   woke?: string | undefined;
 }
 
+/** The input of images.delete. */
+export interface ImagesDeleteInput {
+  imageId: string;
+  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of images.delete. */
+export interface ImagesDeleteOutput {
+  /** False: it is still going away and needs no further call. */
+  deleted: boolean;
+  /** The key to repeat this call with. */
+  idempotencyKey: string;
+  imageId: string;
+  /** This is the result of an earlier call with the same key. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of images.get. */
+export interface ImagesGetInput {
+  imageId: string;
+}
+
+/** The output of images.get. */
+export interface ImagesGetOutput {
+  image: Image;
+}
+
+/** The input of images.list. */
+export interface ImagesListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+  /** Only versions of this one. */
+  name?: string | undefined;
+}
+
+/** The output of images.list. */
+export interface ImagesListOutput {
+  items: Image[];
+  /** Pass it as cursor for the next page; null on the last one. */
+  nextCursor: string | null;
+}
+
+/** The input of images.pull. */
+export interface ImagesPullInput {
+  /** Such as debian:12 or ghcr.io/owner/name@sha256:… */
+  image: string;
+  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** How long to wait for it to finish. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of images.pull. */
+export interface ImagesPullOutput {
+  /** The key to repeat this call with. */
+  idempotencyKey: string;
+  image: Image;
+  /** done: the call was carried out. The image is there once its state is ready. */
+  status: string;
+  /** This is the result of an earlier call with the same key. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of images.tag. */
+export interface ImagesTagInput {
+  imageId: string;
+  tag: string;
+  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** The image's own where absent. */
+  name?: string | undefined;
+}
+
+/** The output of images.tag. */
+export interface ImagesTagOutput {
+  /** The key to repeat this call with. */
+  idempotencyKey: string;
+  image: Image;
+  /** done: the call was carried out. The image is there once its state is ready. */
+  status: string;
+  /** This is the result of an earlier call with the same key. */
+  replayed?: boolean | undefined;
+}
+
 /** The input of keys.create. */
 export interface KeysCreateInput {
   name: string;
@@ -731,6 +892,63 @@ export interface ProcessesStartOutput {
   woke?: string | undefined;
 }
 
+/** The input of registries.delete. */
+export interface RegistriesDeleteInput {
+  host: string;
+  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of registries.delete. */
+export interface RegistriesDeleteOutput {
+  /** False: there were none. */
+  deleted: boolean;
+  host: string;
+  /** The key to repeat this call with. */
+  idempotencyKey: string;
+  /** This is the result of an earlier call with the same key. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of registries.list. */
+export interface RegistriesListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+}
+
+/** The output of registries.list. */
+export interface RegistriesListOutput {
+  items: Registry[];
+  /** Pass it as cursor for the next page; null on the last one. */
+  nextCursor: string | null;
+}
+
+/** The input of registries.set. */
+export interface RegistriesSetInput {
+  /** As in references, such as ghcr.io. */
+  host: string;
+  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** With username. It is never shown again. */
+  password?: string | undefined;
+  /** A bearer token, instead of username and password. */
+  token?: string | undefined;
+  username?: string | undefined;
+}
+
+/** The output of registries.set. */
+export interface RegistriesSetOutput {
+  /** The key to repeat this call with. */
+  idempotencyKey: string;
+  registry: Registry;
+  /** done: the call was carried out. */
+  status: string;
+  /** This is the result of an earlier call with the same key. */
+  replayed?: boolean | undefined;
+}
+
 /** The input of sandboxes.create. */
 export interface SandboxesCreateInput {
   /** Whether commands, files and previews wake or start it. Default: true. */
@@ -743,6 +961,8 @@ export interface SandboxesCreateInput {
   idempotencyKey?: string | undefined;
   /** How long it may be idle before onIdle happens: 60 to 86400, or 0 for ever. */
   idlePauseSeconds?: number | undefined;
+  /** Instead of template: an image of a registry such as debian:12, or an imageId. */
+  image?: string | undefined;
   /** Your labels. */
   metadata?: Record<string, string> | undefined;
   /** Unique in the workspace. */
@@ -1319,6 +1539,39 @@ export class Files {
   }
 }
 
+export class Images {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Delete an image: Deletes an image that no sandbox uses. Deleting it again succeeds. */
+  delete(input: ImagesDeleteInput, options?: CallOptions): Promise<ImagesDeleteOutput> {
+    return this.#transport.call({ method: "DELETE", path: "/v1/images/{imageId}", write: true, keyed: true }, input, options);
+  }
+
+  /** Read an image: Gives one image with its configuration, or how far its pull is. */
+  get(input: ImagesGetInput, options?: CallOptions): Promise<ImagesGetOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/images/{imageId}", write: false, keyed: false }, input, options);
+  }
+
+  /** List images: Lists the organization's images, newest first. */
+  list(input: ImagesListInput = {}, options?: CallOptions): ListCall<ImagesListOutput, Image> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/images", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+
+  /** Pull an image: Brings an image of a registry here, so that sandboxes of it start at once. */
+  pull(input: ImagesPullInput, options?: CallOptions): Promise<ImagesPullOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/images", write: true, keyed: true }, input, options);
+  }
+
+  /** Tag an image: Makes a tag mean this version. The registry is not asked for it any more. */
+  tag(input: ImagesTagInput, options?: CallOptions): Promise<ImagesTagOutput> {
+    return this.#transport.call({ method: "PUT", path: "/v1/images/{imageId}/tags/{tag}", write: true, keyed: true }, input, options);
+  }
+}
+
 export class Keys {
   readonly #transport: Transport;
 
@@ -1385,6 +1638,29 @@ export class Processes {
   }
 }
 
+export class Registries {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Delete a registry's credentials: Forgets a registry's credentials. */
+  delete(input: RegistriesDeleteInput, options?: CallOptions): Promise<RegistriesDeleteOutput> {
+    return this.#transport.call({ method: "DELETE", path: "/v1/registries/{host}", write: true, keyed: true }, input, options);
+  }
+
+  /** List registries: Lists the registries with credentials, without them. */
+  list(input: RegistriesListInput = {}, options?: CallOptions): ListCall<RegistriesListOutput, Registry> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/registries", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+
+  /** Set a registry's credentials: Stores what a registry is signed in to with. It is never shown again. */
+  set(input: RegistriesSetInput, options?: CallOptions): Promise<RegistriesSetOutput> {
+    return this.#transport.call({ method: "PUT", path: "/v1/registries", write: true, keyed: true }, input, options);
+  }
+}
+
 export class Sandboxes {
   readonly #transport: Transport;
 
@@ -1392,7 +1668,7 @@ export class Sandboxes {
     this.#transport = transport;
   }
 
-  /** Create a sandbox: Creates an isolated Linux sandbox from a template and waits until it answers. Choose an idempotencyKey before the call and use the same one to retry after a lost reply. It has Python, Node.js, git and build tools, a user with sudo, and /workspace for your files. Delete it when done. */
+  /** Create a sandbox: Creates an isolated Linux sandbox from a template or image and waits until it answers. Choose an idempotencyKey before the call and use the same one to retry after a lost reply. It has Python, Node.js, git and build tools, a user with sudo, and /workspace for your files. Delete it when done. */
   create(input: SandboxesCreateInput = {}, options?: CallOptions): Promise<SandboxesCreateOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes", write: true, keyed: true }, input, options);
   }
@@ -1503,8 +1779,10 @@ export class Operations {
   readonly capabilities: Capabilities;
   readonly docs: Docs;
   readonly files: Files;
+  readonly images: Images;
   readonly keys: Keys;
   readonly processes: Processes;
+  readonly registries: Registries;
   readonly sandboxes: Sandboxes;
   readonly workspaces: Workspaces;
 
@@ -1513,8 +1791,10 @@ export class Operations {
     this.capabilities = new Capabilities(transport);
     this.docs = new Docs(transport);
     this.files = new Files(transport);
+    this.images = new Images(transport);
     this.keys = new Keys(transport);
     this.processes = new Processes(transport);
+    this.registries = new Registries(transport);
     this.sandboxes = new Sandboxes(transport);
     this.workspaces = new Workspaces(transport);
   }

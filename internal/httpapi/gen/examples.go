@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -19,7 +20,7 @@ var given = map[string][]string{
 	"sandboxes.list":    {"state", "limit"},
 	"sandboxes.update":  {"name"},
 	"sandboxes.exec":    {"command", "timeoutSeconds"},
-	"sandboxes.metrics": {"window"},
+	"sandboxes.metrics": {"stepSeconds"},
 	"sandboxes.logs":    {"search", "limit"},
 	"processes.start":   {"command", "openStdin"},
 	"processes.output":  {"offset", "waitSeconds"},
@@ -32,7 +33,7 @@ var given = map[string][]string{
 
 // shown are the members of outputs that need not be there and that an example has.
 var shown = []string{
-	"sandbox", "process", "name", "startedAt", "expiresAt", "key", "secret", "exitCode", "file", "section", "summary", "keyId", "keyName", "min", "max", "average",
+	"sandbox", "process", "image", "registry", "name", "startedAt", "expiresAt", "key", "secret", "exitCode", "file", "section", "summary", "keyId", "keyName", "min", "max", "average",
 }
 
 // samples are values by the name of a member.
@@ -44,14 +45,20 @@ var samples = map[string]any{
 	"summary": "how to be safe when a reply is lost", "text": "## What to repeat\n…", "organizationName": "root", "workspaceName": "default", "keyName": "first", "unit": "count",
 	"version": "1.0.0", "publicKey": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI… you@laptop", "certificate": "ssh-ed25519-cert-v01@openssh.com AAAA…", "missing": "", "etag": "5f1c-8", "sha256": "7aeaa3a99187ddbca55967f8a2dd52f8e5b6b0b6cd8e3c4ca2bf6c5b3c9f0d1e", "woke": "", "search": "error",
 	"url": "https://berth.example.com/", "image": "docker.io/library/debian:13", "reference": "docker.io/library/debian:13", "digest": "sha256:7aeaa3a99187ddbca55967f8a2dd52f8e5b6b0b6cd8e3c4ca2bf6c5b3c9f0d1e",
-	"size": 8, "stdoutBytes": 3, "stderrBytes": 0, "durationMs": 46, "exitCode": 0, "offset": 0, "nextOffset": 8, "earliestOffset": 0, "limit": 20, "used": 1, "ttlSeconds": 86400,
+	"size": 8, "sizeMiB": 48, "unpackedMiB": 118, "layers": 1, "stepSeconds": 60, "min": 0, "average": 12, "max": 97, "cpuPercent": 12, "memoryUsedMiB": 210, "diskUsedMiB": 35, "stdoutBytes": 3, "stderrBytes": 0, "durationMs": 46, "exitCode": 0, "offset": 0, "nextOffset": 8, "earliestOffset": 0, "limit": 20, "used": 1, "ttlSeconds": 86400,
 	"timeoutSeconds": 60, "waitSeconds": 10, "idlePauseSeconds": 1800, "generation": 2, "vcpu": 1, "memoryMiB": 2048, "diskGiB": 10, "callsPerMinute": 600, "callsInFlight": 4, "replaced": 1,
 	"bytesWritten": 8, "depth": 3, "totalRunning": 1, "expect": 1, "entries": 1, "bytes": 8, "ready": true, "reachable": true, "internet": true, "autoWake": true, "wakeOnTimers": true, "created": true,
 	"current": true, "enabled": true, "deleted": true, "removed": true, "openStdin": true, "recursive": true, "eof": true,
 }
 
+// ofKind are values by the kind of thing that the operation is about, and the name of a member.
+var ofKind = map[string]string{
+	"images.name": "docker.io/library/debian", "images.state": "ready", "images.source": "docker.io/library/debian:13", "images.tags": "13", "images.tag": "tested",
+	"registries.host": "registry.example.com", "registries.username": "ci", "sandboxes.message": "the sandbox is running", "sandboxes.level": "info", "sandboxes.source": "sandbox",
+}
+
 // owner names the kind of the thing whose id stands under a bare id.
-var owner = map[string]string{"sandbox": "sbx", "process": "proc", "key": "key", "workspaces": "ws", "sandboxes": "sbx", "processes": "proc", "keys": "key", "file": "sbx"}
+var owner = map[string]string{"sandbox": "sbx", "process": "proc", "key": "key", "image": "img", "images": "img", "workspaces": "ws", "sandboxes": "sbx", "processes": "proc", "keys": "key", "file": "sbx"}
 
 // ids are the kinds of ids by the names of members that hold one.
 var ids = map[string]string{
@@ -212,12 +219,28 @@ func sampleText(s *op.Schema, at place, name string) string {
 	case strings.HasSuffix(at.operation.Name, ".mkdir") && name == "path":
 		return "old"
 	}
-	v, ok := samples[name].(string)
+	v, ok := ofKind[at.kind()+"."+name]
 	if !ok {
-		v = "…"
+		if v, ok = samples[name].(string); !ok {
+			v = "…"
+		}
+	}
+	if s.Pattern != "" {
+		v = matching(s.Pattern, v)
 	}
 	if s.MinLength != nil && utf8.RuneCountInString(v) < *s.MinLength {
 		v = strings.Repeat("x", *s.MinLength)
+	}
+	return v
+}
+
+// matching is the sample where the pattern allows it, else the first of a few simple words that it allows.
+func matching(pattern, v string) string {
+	re := regexp.MustCompile(pattern)
+	for _, word := range []string{v, "hello", "latest", "1", "1h", "0644"} {
+		if re.MatchString(word) {
+			return word
+		}
 	}
 	return v
 }

@@ -24,6 +24,9 @@ type command struct {
 	from   string // of files.write: where the content comes from
 	follow bool   // of processes.output
 	yes    bool
+
+	tty, keepStdin bool // of sandboxes.exec
+	ssh            sshOptions
 }
 
 // positional is an argument by its place.
@@ -54,6 +57,9 @@ func (a *app) derived(infos []op.Info) []*cobra.Command {
 	}
 	if g := byName["files"]; g != nil {
 		g.AddCommand(a.copyCommand())
+	}
+	if g := byName["sandboxes"]; g != nil {
+		g.AddCommand(a.shellCommand())
 	}
 	for _, g := range groups {
 		var verbs []string
@@ -125,6 +131,11 @@ func (c *command) cobra() *cobra.Command {
 	case api.WriteFile.Name:
 		taken = append(taken, "data", "encoding")
 		cmd.Flags().StringVar(&c.from, "from", "-", "`file` with the content, - for standard input")
+	case api.Exec.Name:
+		cmd.Flags().BoolVarP(&c.keepStdin, "interactive", "i", false, "send standard input as it comes, and give both streams as they are")
+		cmd.Flags().BoolVarP(&c.tty, "tty", "t", false, "with a terminal; -it for a shell")
+	case api.SSH.Name:
+		c.sshFlags(cmd)
 	case api.ProcessOutput.Name:
 		cmd.Flags().BoolVarP(&c.follow, "follow", "f", false, "go on until the process ends")
 	}
@@ -152,12 +163,18 @@ func (c *command) long() string {
 }
 
 func (c *command) run(cmd *cobra.Command, args []string) error {
+	if c.info.Name == api.SSH.Name && c.inputs.file == "" && !cmd.Flags().Changed("public-key") {
+		return c.runSSH(cmd, args)
+	}
 	in, err := c.input(cmd, args)
 	if err != nil {
 		return err
 	}
 	if err := c.resolve(cmd, in); err != nil {
 		return err
+	}
+	if c.tty || c.keepStdin {
+		return c.interactive(cmd, in)
 	}
 	if c.info.Name == api.WriteFile.Name {
 		return c.writeFile(cmd, in)

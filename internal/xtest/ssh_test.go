@@ -172,7 +172,7 @@ func (d *desk) commands(id string) {
 			d.t.Errorf("%q: %q, %q, %d", c.args, out, errOut, code)
 		}
 	}
-	data := noise(8 << 20)
+	data := anyBytes(8 << 20)
 	if out, _, code := d.ssh(bytes.NewReader(data), "desk.berth", "cat"); code != 0 || out != string(data) {
 		d.t.Errorf("of %d bytes %d came back, exit %d", len(data), len(out), code)
 	}
@@ -206,8 +206,8 @@ func (d *desk) terminal() {
 	}
 }
 
-// noise is bytes of every kind, the same every time.
-func noise(n int) []byte {
+// anyBytes are bytes of every kind, the same every time.
+func anyBytes(n int) []byte {
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // not secret
 	b := make([]byte, n)
 	for i := range b {
@@ -239,7 +239,7 @@ func (d *desk) id() string {
 }
 
 func (d *desk) scp() {
-	data := noise(5<<20 + 7)
+	data := anyBytes(5<<20 + 7)
 	d.write("up", string(data))
 	for _, mode := range []string{"-s", "-O"} { // by SFTP, and by the protocol of old
 		name := "scp" + mode
@@ -257,7 +257,7 @@ func (d *desk) scp() {
 }
 
 func (d *desk) sftp() {
-	data := noise(1 << 20)
+	data := anyBytes(1 << 20)
 	d.write("put", string(data))
 	batch := d.write("batch", "mkdir s\nput put s/a\nchmod 600 s/a\nrename s/a s/b\nsymlink b s/link\nget s/link got\nls -l s\nrm s/link\n")
 	d.ok("sftp", "-q", "-F", d.config, "-b", batch, "desk.berth")
@@ -274,7 +274,7 @@ func (d *desk) sftp() {
 }
 
 func (d *desk) rsync() {
-	data := noise(6 << 20)
+	data := anyBytes(6 << 20)
 	if err := os.MkdirAll(filepath.Join(d.dir, "sync"), 0o755); err != nil {
 		d.t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func (d *desk) otherCertificate(id string) {
 }
 
 func (d *desk) pipes() {
-	data := noise(8 << 20)
+	data := anyBytes(8 << 20)
 	out, errOut, code := d.run(bytes.NewReader(data), d.r.bin, "sandboxes", "shell", "desk", "--", "sh", "-c", "cat; echo apart >&2; exit 9")
 	if out != string(data) || errOut != "apart\n" || code != 9 {
 		d.t.Errorf("%d of %d bytes, %q, %d", len(out), len(data), errOut, code)

@@ -88,7 +88,7 @@ var aliases = map[string]string{
 	"sqlite": "database", "install": "run prepare", "setup": "run install", "uninstall": "remove", "upgrade": "run restart", "proxy": "public url trusted",
 	"https": "tls proxy", "price": "cost", "billing": "cost limit", "javascript": "typescript", "node": "typescript", "npm": "typescript", "golang": "go",
 	"python": "api http", "curl": "http api", "rest": "http api", "sdk": "client", "library": "client", "editor": "connect client", "cursor": "connect page next",
-	"symlink": "symbolic link planted", "symlinks": "symbolic link planted", "kill": "signal delete stop", "terminate": "delete stop signal", "destroy": "delete", "remove": "delete", "monitor": "metric observe", "prometheus": "metric",
+	"maximum": "limit most", "max": "limit most", "minimum": "limit least", "symlink": "symbolic link planted", "symlinks": "symbolic link planted", "kill": "signal delete stop", "terminate": "delete stop signal", "destroy": "delete", "remove": "delete", "monitor": "metric observe", "prometheus": "metric",
 	"grafana": "metric", "usage": "metric limit", "slow": "performance", "latency": "performance", "fast": "performance", "isolation": "security gvisor",
 	"secure": "security", "safe": "security", "gpu": "capacity", "huge": "large stream", "big": "large stream", "large": "stream content",
 }

@@ -21,6 +21,6 @@ func All() []op.Info {
 func AllStreams() []op.StreamInfo {
 	return []op.StreamInfo{
 		Terminal.Info(), SSHConnect.Info(),
-		DownloadFile.Info(), UploadFile.Info(), FollowProcess.Info(),
+		DownloadFile.Info(), UploadFile.Info(), FollowProcess.Info(), ImportImage.Info(), ExportImage.Info(),
 	}
 }

@@ -61,6 +61,9 @@ func (a *app) derived(infos []op.Info) []*cobra.Command {
 	if g := byName["sandboxes"]; g != nil {
 		g.AddCommand(a.shellCommand())
 	}
+	if g := byName["images"]; g != nil {
+		g.AddCommand(a.importCommand(), a.exportCommand())
+	}
 	for _, g := range groups {
 		var verbs []string
 		for _, c := range g.Commands() {

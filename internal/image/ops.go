@@ -15,6 +15,7 @@ import (
 
 // Register binds the operations on images and registries.
 func (s *Service) Register(r *op.Registry) {
+	s.registerStreams(r)
 	op.Handle(r, api.ListImages, op.Handler[api.ListImagesIn, api.ListImagesOut]{Draft: collection[api.ListImagesIn]("image"), Act: s.actList})
 	op.Handle(r, api.GetImage, op.Handler[api.ImageIn, api.GetImageOut]{
 		Draft: func(ctx context.Context, in *api.ImageIn) (*op.Draft, error) { return s.draft(ctx, in.ImageID) }, Act: s.actGet,

@@ -161,6 +161,10 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.TagImageIn{ImageIn: api.ImageIn{ImageID: g.image(t, name).ID}, Tag: "mine"})
 	case api.DeleteImage.Name:
 		return encode(t, api.DeleteImageIn{ImageIn: api.ImageIn{ImageID: g.image(t, name).ID}})
+	case api.ImportImage.Name:
+		return encode(t, api.ImportImageIn{Image: name + ":1"})
+	case api.ExportImage.Name:
+		return encode(t, api.ExportImageIn{ImageIn: api.ImageIn{ImageID: g.image(t, name).ID}})
 	case api.SetRegistry.Name:
 		return encode(t, api.SetRegistryIn{Host: name + ".example", Username: "u", Password: "p"})
 	case api.ListRegistries.Name:

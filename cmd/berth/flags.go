@@ -49,7 +49,7 @@ func (s *settings) plane(log *slog.Logger) (controlplane.Config, error) {
 	c := controlplane.Config{
 		Database: s.databaseURL(), DatabaseConns: s.Database.MaxConns, Blobs: firstOf(s.Blobs.URL, filepath.Join(s.Data, "blobs")), PublicURL: s.PublicURL,
 		Limits: machineLimits(), CallsPerMinute: s.Calls.PerMinute, CallsInFlight: s.Calls.InFlight, Version: version, Logger: log,
-		PublicMetrics: s.Metrics.Public, MCPOff: !s.MCP.Enabled, MCPPath: s.MCP.Path, MCPOrigins: s.MCP.Origins, MCPHosts: s.MCP.Hosts,
+		KeyFile: firstOf(s.KeyFile, filepath.Join(s.Data, "secrets.key")), PublicMetrics: s.Metrics.Public, MCPOff: !s.MCP.Enabled, MCPPath: s.MCP.Path, MCPOrigins: s.MCP.Origins, MCPHosts: s.MCP.Hosts,
 		SSHKeys: filepath.Join(s.Data, "ssh_ca"),
 	}
 	c.Defaults.IdleSeconds, c.Defaults.TTLSeconds = s.Sandboxes.IdleSeconds, s.Sandboxes.TTLSeconds

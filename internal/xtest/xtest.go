@@ -106,6 +106,9 @@ func Start(t testing.TB, o Options) *InProcess {
 	return s
 }
 
+// DatabaseURL is where its state is.
+func (s *InProcess) DatabaseURL() string { return s.cfg.Database }
+
 // Peer runs another control plane on the same database and node until the test ends.
 func (s *InProcess) Peer(t testing.TB) *InProcess {
 	t.Helper()

@@ -40,6 +40,11 @@ func Parse(text string) (Reference, error) {
 		return Reference{}, bad()
 	}
 	r := Reference{Host: HostName(ref.Context().RegistryStr()), Repository: ref.Context().RepositoryStr()}
+	for _, part := range append(strings.Split(r.Repository, "/"), strings.Split(r.Host, ".")...) {
+		if strings.Trim(part, ".") == "" { // it would lead a request elsewhere
+			return Reference{}, bad()
+		}
+	}
 	switch v := ref.(type) {
 	case name.Tag:
 		r.Tag = v.TagStr()

@@ -392,7 +392,7 @@ func TestStreamsEnd(t *testing.T) {
 
 // TestRealStreams moves much through real sandboxes.
 func TestRealStreams(t *testing.T) {
-	r := StartReal(t)
+	r := StartReal(t, "--limit", "disk.perSandboxMin=1")
 	id := Sandbox(t, r.Client, api.CreateSandboxIn{Name: "streams", Resources: &api.ResourcesIn{MemoryMiB: 512, DiskGiB: 1}})
 	t.Run("64 MiB", func(t *testing.T) { realContent(t, r, id) })
 	t.Run("3 GiB of output", func(t *testing.T) { realOutput(t, r, id) })
@@ -427,8 +427,9 @@ func realContent(t *testing.T, r *Real, id string) {
 
 func realOutput(t *testing.T, r *Real, id string) {
 	const total = 3 << 30
+	Exec(t, r.Client, id, "yes 'a line with an é in it' | head -c 67108864 > /tmp/part")
 	p := Must(t, r.Client, api.StartProcess, api.StartProcessIn{SandboxIn: in(id), CommandIn: api.CommandIn{
-		Command: fmt.Sprintf("yes 'a line with an é in it' | head -c %d; exit 4", total),
+		Command: "i=0; while [ $i -lt 48 ]; do cat /tmp/part; i=$((i+1)); done; rm /tmp/part; exit 4",
 	}}).Process.ID
 	never, _ := r.follow(t, id, p, "", "")
 	defer never.Body.Close()

@@ -112,7 +112,7 @@ func (s *Service) pieces(ctx context.Context, w *wish) (all []piece, missing str
 		}
 		found = true
 		if in.Stream == "" {
-			all = append(all, ends(p)...)
+			all = append(all, ends(p, lastStamp(stamps))...)
 		}
 		for i, st := range []*logStream{out, errOut} {
 			if in.Stream == "" || in.Stream == st.name {
@@ -189,15 +189,27 @@ func told(story []api.LogLine) []piece {
 	return all
 }
 
-// ends makes pieces of a process's beginning and end.
-func ends(p api.Process) []piece {
+// lastStamp is when a process wrote last, in microseconds.
+func lastStamp(stamps [2][]guest.Stamp) int64 {
+	last := int64(0)
+	for _, s := range stamps {
+		if len(s) > 0 {
+			last = max(last, s[len(s)-1][1])
+		}
+	}
+	return last
+}
+
+// ends makes pieces of a process's beginning and end. What it wrote last may have been read a moment after it ended.
+func ends(p api.Process, wrote int64) []piece {
 	begin := piece{place: place{at: db.Micros(p.StartedAt), source: p.ID, part: partBegin}, known: &api.LogLine{
 		At: p.StartedAt, Level: api.LevelDebug, Source: "process", ProcessID: p.ID, Message: "started: " + clip(p.Command, 256),
 	}}
 	if p.EndedAt == nil {
 		return []piece{begin}
 	}
-	l := &api.LogLine{At: *p.EndedAt, Level: api.LevelDebug, Source: "process", ProcessID: p.ID, Message: "ended"}
+	at := max(db.Micros(*p.EndedAt), wrote)
+	l := &api.LogLine{At: db.Time(at), Level: api.LevelDebug, Source: "process", ProcessID: p.ID, Message: "ended"}
 	switch {
 	case p.TimedOut:
 		l.Level, l.Message, l.Reason = api.LevelWarn, "was killed at its timeout", "timed_out"
@@ -206,7 +218,7 @@ func ends(p api.Process) []piece {
 	case p.ExitCode != nil && *p.ExitCode != 0:
 		l.Level, l.Message, l.Reason = api.LevelWarn, fmt.Sprintf("ended with exit code %d", *p.ExitCode), "exit_code"
 	}
-	return []piece{begin, {place: place{at: db.Micros(*p.EndedAt), source: p.ID, part: partEnd}, known: l}}
+	return []piece{begin, {place: place{at: at, source: p.ID, part: partEnd}, known: l}}
 }
 
 // cutUp makes pieces of a stream, one for each of its stamps.

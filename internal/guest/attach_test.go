@@ -130,7 +130,7 @@ func TestAttachSignalPassesInput(t *testing.T) {
 	readUntil(t, a.Stdout, "up\n")
 	wrote := make(chan error, 1)
 	go func() {
-		_, err := a.Write(make([]byte, 4<<20))
+		_, err := a.Write(make([]byte, 64<<20)) // more than a connection's buffers take
 		wrote <- err
 	}()
 	if err := a.Signal("USR1"); err != nil {
@@ -143,7 +143,7 @@ func TestAttachSignalPassesInput(t *testing.T) {
 		t.Errorf("it ended as %+v", p)
 	}
 	if err := <-wrote; err == nil {
-		t.Error("a process that has ended took 4 MiB")
+		t.Error("a process that has ended took 64 MiB")
 	}
 }
 

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -252,6 +254,15 @@ type kept struct {
 	Streams map[string]map[int64]string
 }
 
+// whole is what was kept of a stream, its chunks put together.
+func (k kept) whole(stream string) string {
+	var all strings.Builder
+	for _, at := range slices.Sorted(maps.Keys(k.Streams[stream])) {
+		all.WriteString(k.Streams[stream][at])
+	}
+	return all.String()
+}
+
 func collect(into *[]kept) func(ExportRecord) error {
 	return func(rec ExportRecord) error {
 		if rec.Process != nil {
@@ -314,7 +325,7 @@ func TestShutdown(t *testing.T) {
 	if p.Process.ID != polite.ID {
 		p, s = s, p
 	}
-	if p.Process.Running || p.Process.ExitCode != 3 || !strings.Contains(p.Streams["stdout"][0], "bye\n") {
+	if p.Process.Running || p.Process.ExitCode != 3 || !strings.HasSuffix(p.whole("stdout"), "bye\n") {
 		t.Errorf("polite = %+v", p)
 	}
 	if s.Process.Running || s.Process.Signal != "KILL" {

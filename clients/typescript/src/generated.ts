@@ -598,6 +598,11 @@ export interface ImagesDeleteOutput {
   replayed?: boolean | undefined;
 }
 
+/** The input of images.export. */
+export interface ImagesExportInput {
+  imageId: string;
+}
+
 /** The input of images.get. */
 export interface ImagesGetInput {
   imageId: string;
@@ -605,6 +610,19 @@ export interface ImagesGetInput {
 
 /** The output of images.get. */
 export interface ImagesGetOutput {
+  image: Image;
+}
+
+/** The input of images.import. */
+export interface ImagesImportInput {
+  /** What it is called here, as name:tag; as in the archive where absent. */
+  image?: string | undefined;
+  /** Which image of an archive of several: its name or digest there. */
+  select?: string | undefined;
+}
+
+/** The output of images.import. */
+export interface ImagesImportOutput {
   image: Image;
 }
 
@@ -1551,9 +1569,19 @@ export class Images {
     return this.#transport.call({ method: "DELETE", path: "/v1/images/{imageId}", write: true, keyed: true }, input, options);
   }
 
+  /** Export an image: Gives the image as a tar archive that is an OCI layout and that docker load takes, with the digests that it has here. It is whole where it ends properly. */
+  export(input: ImagesExportInput, options?: StreamOptions): Promise<Download> {
+    return this.#transport.download({ method: "GET", path: "/v1/images/{imageId}/archive", write: false, keyed: false }, input, options);
+  }
+
   /** Read an image: Gives one image with its configuration, or how far its pull is. */
   get(input: ImagesGetInput, options?: CallOptions): Promise<ImagesGetOutput> {
     return this.#transport.call({ method: "GET", path: "/v1/images/{imageId}", write: false, keyed: false }, input, options);
+  }
+
+  /** Import an image: Takes an image from the request's body: an OCI layout as a tar archive, or what docker save writes. Its tag never asks a registry. Sent again it does the same again. */
+  import(input: ImagesImportInput, body: UploadBody, options?: StreamOptions): Promise<ImagesImportOutput> {
+    return this.#transport.upload({ method: "POST", path: "/v1/images/import", write: true, keyed: false }, input, body, options);
   }
 
   /** List images: Lists the organization's images, newest first. */

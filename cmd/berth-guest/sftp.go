@@ -8,13 +8,10 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// serveSFTP serves the files that this process's account reaches, on standard input and output, relative paths from where it was started.
+// serveSFTP serves the files that this process's account reaches, on standard input and output, relative paths from where it was started. (The library's own
+// working directory would make the targets of symlinks absolute.)
 func serveSFTP() error {
-	dir, err := os.Getwd()
-	if err != nil {
-		dir = "/"
-	}
-	s, err := sftp.NewServer(standard{os.Stdin, os.Stdout}, sftp.WithServerWorkingDirectory(dir))
+	s, err := sftp.NewServer(standard{os.Stdin, os.Stdout})
 	if err != nil {
 		return err
 	}

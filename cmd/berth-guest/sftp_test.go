@@ -59,6 +59,12 @@ func TestSFTP(t *testing.T) {
 	if err := c.PosixRename("made", "moved"); err != nil {
 		t.Error(err)
 	}
+	if err := c.Symlink("moved", "link"); err != nil {
+		t.Error(err)
+	}
+	if to, err := os.Readlink(filepath.Join(dir, "link")); err != nil || to != "moved" {
+		t.Errorf("the link leads to %q, %v", to, err)
+	}
 	_ = c.Close()
 	if p, err := a.Wait(); err != nil || p.ExitCode != 0 {
 		t.Errorf("it ended as %+v, %v", p, err)

@@ -261,7 +261,10 @@ func (s *shell) once(ctx context.Context) error {
 	}
 	go s.interrupts(ctx, inner, ws, cancel)
 	if s.tty {
-		go s.winch(inner, ws)
+		changed := make(chan os.Signal, 1)
+		signal.Notify(changed, syscall.SIGWINCH)
+		defer signal.Stop(changed)
+		go s.winch(inner, ws, changed)
 	}
 	readied := make(chan struct{})
 	failed := make(chan error, 1)
@@ -315,10 +318,7 @@ func (s *shell) resize(ctx context.Context, ws *websocket.Conn) error {
 	return send(ctx, ws, "resize", api.TerminalResize{Cols: cols, Rows: rows})
 }
 
-func (s *shell) winch(ctx context.Context, ws *websocket.Conn) {
-	changed := make(chan os.Signal, 1)
-	signal.Notify(changed, syscall.SIGWINCH)
-	defer signal.Stop(changed)
+func (s *shell) winch(ctx context.Context, ws *websocket.Conn, changed <-chan os.Signal) {
 	for {
 		select {
 		case <-changed:

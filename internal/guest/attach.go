@@ -12,8 +12,12 @@ import (
 	"time"
 )
 
-// hangupGrace is how long a process has to end after HUP.
-const hangupGrace = 5 * time.Second
+const (
+	// hangupGrace is how long a process has to end after HUP.
+	hangupGrace = 5 * time.Second
+	// farewellTime is how long the host may take to read what was sent last.
+	farewellTime = 10 * time.Second
+)
 
 // attach starts a process or finds one, and turns the connection into its streams.
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
@@ -115,12 +119,23 @@ func (a *attachment) run(r *bufio.Reader, stdout, stderr int64) {
 	wg.Go(func() { a.read(r); a.end() })
 	wg.Go(a.feed)
 	ended := a.send(out, err)
+	if ended {
+		a.farewell()
+	}
 	a.end()
 	p.stdout.unfollow(out)
 	p.stderr.unfollow(err)
 	wg.Wait()
 	a.server.attachments.remove(a)
 	p.left(!ended)
+}
+
+// farewell lets the host read to the end: a connection that is closed while something of its own is unread takes what it has not read yet with it.
+func (a *attachment) farewell() {
+	if w, ok := a.conn.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
+		_ = a.conn.SetReadDeadline(time.Now().Add(farewellTime))
+		<-a.done // the host closes it
+	}
 }
 
 // read takes what the host sends until the connection ends or it breaks the protocol.

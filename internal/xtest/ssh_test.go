@@ -186,7 +186,7 @@ func (d *desk) commands(id string) {
 }
 
 func (d *desk) terminal() {
-	s := d.on(pty.Winsize{Cols: 91, Rows: 33}, "ssh", "-F", d.config, "-q", "-tt", "desk.berth", "stty size; trap 'stty size' WINCH; while read -r x; do [ \"$x\" = end ] && exit 6; done")
+	s := d.on(pty.Winsize{Cols: 91, Rows: 33}, "ssh", "-F", d.config, "-q", "-tt", "desk.berth", "trap 'stty size' WINCH; stty size; while read -r x; do [ \"$x\" = end ] && exit 6; done")
 	s.until("33 91")
 	if err := pty.Setsize(s.f, &pty.Winsize{Cols: 120, Rows: 40}); err != nil {
 		d.t.Fatal(err)
@@ -260,7 +260,7 @@ func (d *desk) sftp() {
 	data := anyBytes(1 << 20)
 	d.write("put", string(data))
 	batch := d.write("batch", "mkdir s\nput put s/a\nchmod 600 s/a\nrename s/a s/b\nsymlink b s/link\nget s/link got\nls -l s\nrm s/link\n")
-	d.ok("sftp", "-q", "-F", d.config, "-b", batch, "desk.berth")
+	d.ok("sftp", "-F", d.config, "-b", batch, "desk.berth")
 	d.same("got", data)
 	d.there("/workspace/s/b", data)
 	if out := Exec(d.t, d.r.Client, d.id(), "stat -c '%a %U' s/b").Stdout; out != "600 user\n" {
@@ -386,7 +386,7 @@ func (d *desk) pipes() {
 // shell goes on over a change of size and a restart of the server, passes Ctrl-C on, and leaves by ~. .
 func (d *desk) shell() {
 	s := d.on(pty.Winsize{Cols: 91, Rows: 33}, d.r.bin, "sandboxes", "exec", "-it", d.id(), "--", "bash", "--norc", "-c",
-		"stty size; trap 'echo interrupted' INT; trap 'stty size' WINCH; while :; do read -r x; [ \"$x\" = end ] && exit 12; echo \"<$x>\"; done")
+		"trap 'echo interrupted' INT; trap 'stty size' WINCH; stty size; while :; do read -r x; [ \"$x\" = end ] && exit 12; echo \"<$x>\"; done")
 	s.until("33 91")
 	if err := pty.Setsize(s.f, &pty.Winsize{Cols: 120, Rows: 40}); err != nil {
 		d.t.Fatal(err)

@@ -3,9 +3,6 @@ package xtest
 import (
 	"archive/tar"
 	"bytes"
-	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,58 +129,5 @@ func TestRealImage(t *testing.T) {
 	}
 	if log := s.Log(); strings.Contains(log, registrytest.Password) {
 		t.Error("the registry's password is in the log")
-	}
-}
-
-// TestRealPullKilled: the server is killed in the middle of a pull that a new sandbox waits for. The next one goes on with it, and the sandbox comes up.
-func TestRealPullKilled(t *testing.T) {
-	reg := registrytest.Start(t, registrytest.Open)
-	s := StartReal(t, "--insecure-registry", reg.Host)
-	show := program(t)
-	img := registrytest.Image(t, v1.Config{WorkingDir: "/", Env: []string{"GREETING=a", "OWN=b"}},
-		registrytest.Layer(t, registrytest.Tar(t, tar.Header{Name: "show", Linkname: string(show)}), ""))
-	ref := reg.Push(t, "slow:1", img)
-	half := make(chan struct{}, 1)
-	reg.Fault(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
-			return false
-		}
-		layers, err := img.Layers()
-		if err != nil {
-			return false
-		}
-		if d, err := layers[0].Digest(); err != nil || !strings.HasSuffix(r.URL.Path, d.String()) {
-			return false
-		}
-		w.Header().Set("Content-Length", fmt.Sprint(len(show)+1<<20))
-		rc, err := layers[0].Compressed()
-		if err != nil {
-			return false
-		}
-		_, _ = io.CopyN(w, rc, int64(len(show)/2))
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case half <- struct{}{}:
-		default:
-		}
-		<-r.Context().Done()
-		return true
-	})
-	id := Must(t, s.Client, api.CreateSandbox, api.CreateSandboxIn{Image: ref, Resources: &api.ResourcesIn{MemoryMiB: 256}, WaitIn: wait(0)}).Sandbox.ID
-	<-half
-	s.Kill()
-	reg.Fault(nil)
-	s.Serve()
-	got := Must(t, s.Client, api.StartSandbox, api.SandboxWaitIn{SandboxIn: in(id), WaitIn: wait(30)})
-	if !got.Ready {
-		t.Fatalf("it is %+v", got.Sandbox)
-	}
-	out := Must(t, s.Client, api.Exec, api.ExecIn{SandboxIn: in(id), CommandIn: api.CommandIn{Argv: []string{"/show"}}})
-	if out.Stdout != "/ 0 0 a b\n" { // an image that names no user runs as root
-		t.Errorf("%q", out.Stdout)
-	}
-	tmp, err := os.ReadDir(filepath.Join(s.Dir, "data", "node", "oci", "tmp"))
-	if err != nil || len(tmp) > 0 {
-		t.Errorf("left: %v, %v", tmp, err)
 	}
 }

@@ -194,7 +194,7 @@ func TestQuotas(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	eachLife(t, nil, func(t *testing.T, l *life) {
+	eachLife(t, often, func(t *testing.T, l *life) {
 		mine := l.Client
 		theirs := l.With(t, Must(t, mine, api.CreateKey, api.CreateKeyIn{Name: "colleague"}).Secret)
 		create := func(c *client.Client, name string, labels map[string]string) string {
@@ -240,7 +240,8 @@ func TestList(t *testing.T) {
 				t.Errorf("%s: running %d, want %d; next %v; (-want +got):\n%s", name, out.TotalRunning, tt.running, out.NextCursor, diff)
 			}
 		}
-		if out := Must(t, mine, api.ListSandboxes, api.ListSandboxesIn{}); out.Items[0].Usage == nil || out.Items[1].Usage != nil {
+		eventually(t, func() bool { return Must(t, mine, api.ListSandboxes, api.ListSandboxesIn{}).Items[0].Usage != nil })
+		if out := Must(t, mine, api.ListSandboxes, api.ListSandboxesIn{}); out.Items[1].Usage != nil {
 			t.Errorf("a reading belongs to the running ones: %+v", out.Items)
 		}
 

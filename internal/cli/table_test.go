@@ -10,9 +10,16 @@ import (
 
 func TestFigures(t *testing.T) {
 	for _, c := range []struct{ name, in, want string }{
-		{"cpuPercent", "3.0999999999999996", "3.1"}, {"memoryUsedMiB", "12.34567", "12.35"}, {"vcpu", "0.5", "0.5"}, {"vcpu", "2", "2"},
-		{"size", "12", "12"}, {"size", "5000000", "5000000 (4.8 MiB)"}, {"generation", "5000000", "5000000"}, {"stdoutBytes", "1073741824", "1073741824 (1.0 GiB)"},
-		{"x", "1e3", "1000"}, {"x", "9007199254740993", "9007199254740993"},
+		{"cpuPercent", "3.0999999999999996", "3.1"},
+		{"memoryUsedMiB", "12.34567", "12.35"},
+		{"vcpu", "0.5", "0.5"},
+		{"vcpu", "2", "2"},
+		{"size", "12", "12"},
+		{"size", "5000000", "5000000 (4.8 MiB)"},
+		{"generation", "5000000", "5000000"},
+		{"stdoutBytes", "1073741824", "1073741824 (1.0 GiB)"},
+		{"x", "1e3", "1000"},
+		{"x", "9007199254740993", "9007199254740993"},
 	} {
 		if got := figure(c.name, json.Number(c.in)); got != c.want {
 			t.Errorf("%s %s became %q, want %q", c.name, c.in, got, c.want)

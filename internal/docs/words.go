@@ -55,8 +55,19 @@ func stem(w string) string {
 		end, by string
 		least   int // letters that must be left
 	}{
-		{"sses", "ss", 1}, {"ies", "y", 2}, {"ations", "at", 3}, {"ation", "at", 3}, {"ings", "", 3}, {"ing", "", 3}, {"edly", "", 3}, {"ed", "", 3},
-		{"ers", "", 4}, {"er", "", 4}, {"ly", "", 4}, {"es", "", 3}, {"s", "", 3},
+		{"sses", "ss", 1},
+		{"ies", "y", 2},
+		{"ations", "at", 3},
+		{"ation", "at", 3},
+		{"ings", "", 3},
+		{"ing", "", 3},
+		{"edly", "", 3},
+		{"ed", "", 3},
+		{"ers", "", 4},
+		{"er", "", 4},
+		{"ly", "", 4},
+		{"es", "", 3},
+		{"s", "", 3},
 	} {
 		if rest, ok := strings.CutSuffix(w, e.end); ok && len(rest) >= e.least && !strings.HasSuffix(w, "ss") {
 			w = rest + e.by

@@ -136,8 +136,10 @@ func TestTerminal(t *testing.T) {
 	s := Start(t, Options{})
 	id := Sandbox(t, s.Client, api.CreateSandboxIn{Env: map[string]string{"OF_THE_SANDBOX": "yes"}})
 	w, _ := dialTerminal(t, &s.System, terminalPath(id), keyHeader(s.Key))
-	w.send(map[string]any{"type": "start", "cols": 91, "rows": 33, "command": "stty size; echo $TERM $OF_THE_SANDBOX $MINE; stty -echo; while read -r x; do [ $x = end ] && exit 7; [ $x = size ] && stty size; echo \"<$x>\"; done",
-		"env": map[string]string{"MINE": "too"}})
+	w.send(map[string]any{
+		"type": "start", "cols": 91, "rows": 33, "command": "stty size; echo $TERM $OF_THE_SANDBOX $MINE; stty -echo; while read -r x; do [ $x = end ] && exit 7; [ $x = size ] && stty size; echo \"<$x>\"; done",
+		"env": map[string]string{"MINE": "too"},
+	})
 	first := w.ready()
 	w.until("33 91\r\nxterm-256color yes too\r\n")
 	for _, part := range []string{"\xe4", "\xb8\x96\xf0", "\x9f\x98\x80\n"} { // characters split over messages

@@ -124,8 +124,10 @@ func TestListed(t *testing.T) {
 	for _, h := range []string{"registry.example", "registry.example:443", "registry.example:80", "registry.example:5000", "10.0.0.5:5000", "10.0.0.5", "evilregistry.example", "index.docker.io"} {
 		got[h] = listed(hosts, h)
 	}
-	want := map[string]bool{"registry.example": true, "registry.example:443": true, "registry.example:80": true, "registry.example:5000": false, "10.0.0.5:5000": true, "10.0.0.5": false,
-		"evilregistry.example": false, "index.docker.io": true}
+	want := map[string]bool{
+		"registry.example": true, "registry.example:443": true, "registry.example:80": true, "registry.example:5000": false, "10.0.0.5:5000": true, "10.0.0.5": false,
+		"evilregistry.example": false, "index.docker.io": true,
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

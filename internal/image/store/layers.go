@@ -264,9 +264,11 @@ func broken(err error) error {
 	if _, ok := errors.AsType[*errs.Error](err); ok {
 		return err
 	}
-	for _, known := range []error{gzip.ErrChecksum, gzip.ErrHeader, zstd.ErrMagicMismatch, zstd.ErrCRCMismatch, zstd.ErrWindowSizeExceeded, zstd.ErrDecoderSizeExceeded,
+	for _, known := range []error{
+		gzip.ErrChecksum, gzip.ErrHeader, zstd.ErrMagicMismatch, zstd.ErrCRCMismatch, zstd.ErrWindowSizeExceeded, zstd.ErrDecoderSizeExceeded,
 		zstd.ErrUnexpectedBlockSize, zstd.ErrReservedBlockType, zstd.ErrCompressedSizeTooBig, zstd.ErrBlockTooSmall, zstd.ErrFrameSizeMismatch,
-		zstd.ErrFrameSizeExceeded, zstd.ErrUnknownDictionary, zstd.ErrWindowSizeTooSmall} {
+		zstd.ErrFrameSizeExceeded, zstd.ErrUnknownDictionary, zstd.ErrWindowSizeTooSmall,
+	} {
 		if errors.Is(err, known) {
 			return errs.Wrap(errs.InvalidInput, err, "a layer of the image cannot be decompressed").Because("bad_layer")
 		}

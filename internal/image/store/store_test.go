@@ -789,8 +789,10 @@ func seeds(t testing.TB) [][]byte {
 	digest := registrytest.Digest(t, img)
 	index := fmt.Sprintf(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":%q,"size":%d}]}`, digest, len(raw))
 	layout := func(index string, more ...tar.Header) []byte {
-		all := []tar.Header{file("oci-layout", layoutText), file("index.json", index), file(blobFolder+hexOf(digest), string(raw)),
-			file(blobFolder+hexOf(digestOf(config)), string(config))}
+		all := []tar.Header{
+			file("oci-layout", layoutText), file("index.json", index), file(blobFolder+hexOf(digest), string(raw)),
+			file(blobFolder+hexOf(digestOf(config)), string(config)),
+		}
 		return registrytest.Tar(t, append(all, more...)...)
 	}
 	return [][]byte{

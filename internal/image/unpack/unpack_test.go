@@ -73,6 +73,7 @@ func dir(name string) tar.Header        { return tar.Header{Name: name, Typeflag
 func link(name, to string) tar.Header {
 	return tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}
 }
+
 func hard(name, to string) tar.Header {
 	return tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: to}
 }
@@ -118,36 +119,63 @@ func TestLayers(t *testing.T) {
 		layers [][]tar.Header
 		want   map[string]string
 	}{
-		{"plain", [][]tar.Header{{dir("./"), dir("etc/"), file("etc/a", "1"), file("./b", "2"), file("/c", "3")}},
-			map[string]string{"etc": "dir", "etc/a": "1", "b": "2", "c": "3"}},
+		{
+			"plain",
+			[][]tar.Header{{dir("./"), dir("etc/"), file("etc/a", "1"), file("./b", "2"), file("/c", "3")}},
+			map[string]string{"etc": "dir", "etc/a": "1", "b": "2", "c": "3"},
+		},
 		{"missing folders are made", [][]tar.Header{{file("a/b/c", "1")}}, map[string]string{"a": "dir", "a/b": "dir", "a/b/c": "1"}},
-		{"the later of two wins", [][]tar.Header{{file("a", "1"), file("a", "2"), dir("b"), file("b", "x"), file("c", "x"), dir("c")}},
-			map[string]string{"a": "2", "b": "x", "c": "dir"}},
+		{
+			"the later of two wins",
+			[][]tar.Header{{file("a", "1"), file("a", "2"), dir("b"), file("b", "x"), file("c", "x"), dir("c")}},
+			map[string]string{"a": "2", "b": "x", "c": "dir"},
+		},
 		{"whiteout", [][]tar.Header{{file("a/b", "1"), file("a/c", "1")}, {file("a/.wh.b", "")}}, map[string]string{"a": "dir", "a/c": "1"}},
 		{"whiteout of a folder", [][]tar.Header{{file("a/b/c", "1")}, {file(".wh.a", "")}}, map[string]string{}},
 		{"whiteout of nothing", [][]tar.Header{{file("a/.wh.b", ""), file("x/y/.wh.z", "")}}, map[string]string{}},
 		{"a whiteout spares what its own layer has", [][]tar.Header{{file("a", "1")}, {file("a", "2"), file(".wh.a", "")}}, map[string]string{"a": "2"}},
-		{"opaque", [][]tar.Header{{file("a/b", "1"), file("a/d/e", "1")}, {dir("a"), file("a/.wh..wh..opq", ""), file("a/c", "2")}},
-			map[string]string{"a": "dir", "a/c": "2"}},
-		{"an opaque mark at the end spares its own layer", [][]tar.Header{{file("a/b", "1"), file("a/d/e", "1")}, {file("a/d/f", "2"), file("a/.wh..wh..opq", "")}},
-			map[string]string{"a": "dir", "a/d": "dir", "a/d/f": "2"}},
+		{
+			"opaque",
+			[][]tar.Header{{file("a/b", "1"), file("a/d/e", "1")}, {dir("a"), file("a/.wh..wh..opq", ""), file("a/c", "2")}},
+			map[string]string{"a": "dir", "a/c": "2"},
+		},
+		{
+			"an opaque mark at the end spares its own layer",
+			[][]tar.Header{{file("a/b", "1"), file("a/d/e", "1")}, {file("a/d/f", "2"), file("a/.wh..wh..opq", "")}},
+			map[string]string{"a": "dir", "a/d": "dir", "a/d/f": "2"},
+		},
 		{"aufs's own files", [][]tar.Header{{file(".wh..wh.aufs", ""), dir(".wh..wh.plnk"), file("a", "1")}}, map[string]string{"a": "1"}},
-		{"through a link of the layer below", [][]tar.Header{{dir("usr/lib"), link("lib", "usr/lib")}, {file("lib/a", "1")}},
-			map[string]string{"usr": "dir", "usr/lib": "dir", "usr/lib/a": "1", "lib": "-> usr/lib"}},
-		{"an absolute link stays inside", [][]tar.Header{{dir("real"), link("lib", "/real"), file("lib/a", "1")}},
-			map[string]string{"real": "dir", "real/a": "1", "lib": "-> /real"}},
+		{
+			"through a link of the layer below",
+			[][]tar.Header{{dir("usr/lib"), link("lib", "usr/lib")}, {file("lib/a", "1")}},
+			map[string]string{"usr": "dir", "usr/lib": "dir", "usr/lib/a": "1", "lib": "-> usr/lib"},
+		},
+		{
+			"an absolute link stays inside",
+			[][]tar.Header{{dir("real"), link("lib", "/real"), file("lib/a", "1")}},
+			map[string]string{"real": "dir", "real/a": "1", "lib": "-> /real"},
+		},
 		{"a link upwards stays inside", [][]tar.Header{{link("up", "../../../.."), file("up/a", "1")}}, map[string]string{"up": "-> ../../../..", "a": "1"}},
-		{"a folder takes the place of a link", [][]tar.Header{{dir("real"), link("a", "real"), dir("a"), file("a/b", "1")}},
-			map[string]string{"real": "dir", "a": "dir", "a/b": "1"}},
+		{
+			"a folder takes the place of a link",
+			[][]tar.Header{{dir("real"), link("a", "real"), dir("a"), file("a/b", "1")}},
+			map[string]string{"real": "dir", "a": "dir", "a/b": "1"},
+		},
 		{"a file takes the place of a link", [][]tar.Header{{file("real", "1"), link("a", "real"), file("a", "2")}}, map[string]string{"real": "1", "a": "2"}},
-		{"a link takes the place of a folder", [][]tar.Header{{file("a/b", "1"), dir("c"), link("a", "c"), file("a/d", "2")}},
-			map[string]string{"a": "-> c", "c": "dir", "c/d": "2"}},
+		{
+			"a link takes the place of a folder",
+			[][]tar.Header{{file("a/b", "1"), dir("c"), link("a", "c"), file("a/d", "2")}},
+			map[string]string{"a": "-> c", "c": "dir", "c/d": "2"},
+		},
 		{"hard links", [][]tar.Header{{file("a", "1"), hard("b", "a"), hard("c", "./b"), hard("a", "b")}}, map[string]string{"a": "1", "b": "1", "c": "1"}},
 		{"a hard link to the layer below", [][]tar.Header{{file("x/a", "1")}, {hard("b", "/x/a")}}, map[string]string{"x": "dir", "x/a": "1", "b": "1"}},
 		{"a hard link over a folder", [][]tar.Header{{file("a", "1"), file("d/e", "1"), hard("d", "a")}}, map[string]string{"a": "1", "d": "1"}},
 		{"a hard link to a link", [][]tar.Header{{link("a", "/etc/passwd"), hard("b", "a")}}, map[string]string{"a": "-> /etc/passwd", "b": "-> /etc/passwd"}},
-		{"names in bytes", [][]tar.Header{{file("caf\xe9", "1"), file("line\nbreak", "2"), file("☃", "3"), file(strings.Repeat("n", 255), "4")}},
-			map[string]string{"caf\xe9": "1", "line\nbreak": "2", "☃": "3", strings.Repeat("n", 255): "4"}},
+		{
+			"names in bytes",
+			[][]tar.Header{{file("caf\xe9", "1"), file("line\nbreak", "2"), file("☃", "3"), file(strings.Repeat("n", 255), "4")}},
+			map[string]string{"caf\xe9": "1", "line\nbreak": "2", "☃": "3", strings.Repeat("n", 255): "4"},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			to := t.TempDir()
@@ -277,8 +305,10 @@ func TestKept(t *testing.T) {
 	dirTime, fileTime := someTime, someTime.Add(time.Hour)
 	res, err := Apply(t.Context(), to, bytes.NewReader(entries(t,
 		tar.Header{Name: "d", Typeflag: tar.TypeDir, Mode: 0o2750, Uid: 7, Gid: 8, ModTime: dirTime},
-		tar.Header{Name: "d/su", Linkname: "x", Mode: 0o4755, Uid: 70000, Gid: 70001, ModTime: fileTime,
-			PAXRecords: map[string]string{"SCHILY.xattr.security.capability": capability, "SCHILY.xattr.trusted.overlay.opaque": "y", "SCHILY.xattr.user.mine": "1"}},
+		tar.Header{
+			Name: "d/su", Linkname: "x", Mode: 0o4755, Uid: 70000, Gid: 70001, ModTime: fileTime,
+			PAXRecords: map[string]string{"SCHILY.xattr.security.capability": capability, "SCHILY.xattr.trusted.overlay.opaque": "y", "SCHILY.xattr.user.mine": "1"},
+		},
 		tar.Header{Name: "d/link", Typeflag: tar.TypeSymlink, Linkname: "su", Uid: 9, Gid: 10, ModTime: fileTime},
 		tar.Header{Name: "d/pipe", Typeflag: tar.TypeFifo, Mode: 0o620, Uid: 3},
 		tar.Header{Name: "d/sda", Typeflag: tar.TypeBlock, Devmajor: 8},

@@ -82,11 +82,8 @@ func (c *Client) Content(ctx context.Context, in ContentQuery) (*Content, error)
 		return nil, err
 	}
 	out := &Content{ReadCloser: &contentBody{res.Body, c, ctx}}
-	if err := readContentInfo(res, &out.ContentInfo); err == nil {
+	if err = readContentInfo(res, &out.ContentInfo); err == nil {
 		err = checkContent(&out.ContentInfo, want, &in)
-	} else {
-		_ = res.Body.Close()
-		return nil, err
 	}
 	if err == nil && !in.Tar && res.ContentLength != out.Length {
 		err = protocolError("a content has another length than it says")

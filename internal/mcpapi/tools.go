@@ -27,14 +27,6 @@ type action struct {
 // grouped reports whether the tool takes an action.
 func (t *tool) grouped() bool { return t.actions[0].verb != "" }
 
-func (t *tool) verbs() []string {
-	all := make([]string, 0, len(t.actions))
-	for _, a := range t.actions {
-		all = append(all, a.verb)
-	}
-	return all
-}
-
 // toolsOf gives the tools of a list in the order of the operations.
 func toolsOf(l catalog.List, infos []op.Info, visible func(op.Info) bool) []*tool {
 	var tools []*tool

@@ -98,7 +98,7 @@ func (c *copier) run(ctx context.Context, from, to string) error {
 	}
 	for _, p := range []*place{&src, &dst} {
 		if p.sandbox != "" {
-			if p.sandbox, err = c.find(ctx, p.sandbox); err != nil {
+			if p.sandbox, err = sandboxID(ctx, c.conn, p.sandbox); err != nil {
 				return err
 			}
 		}
@@ -122,30 +122,6 @@ func (c *copier) run(ctx context.Context, from, to string) error {
 		return writeJSON(c.stdout, out)
 	}
 	return err
-}
-
-// find gives the id of a sandbox of a name.
-func (c *copier) find(ctx context.Context, name string) (string, error) {
-	if strings.HasPrefix(name, "sbx_") {
-		return name, nil
-	}
-	list, err := client.Call(ctx, c.conn, api.ListSandboxes, api.ListSandboxesIn{Name: name, Scope: "all"})
-	if err != nil {
-		return "", err
-	}
-	var found []string
-	for _, sb := range list.Items {
-		if sb.Name == name && sb.State != api.StateDeleting {
-			found = append(found, sb.ID)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return "", &client.Error{Code: "NOT_FOUND", Message: "there is no sandbox " + name, Suggestion: "berth sandboxes list --scope all shows which there are."}
-	case 1:
-		return found[0], nil
-	}
-	return "", usagef("several sandboxes are named %s: give the id of one", name)
 }
 
 func (c *copier) file(p place) api.FileIn {

@@ -48,6 +48,9 @@ func sandboxID(ctx context.Context, conn *client.Client, arg string) (string, er
 	if err != nil {
 		return "", err
 	}
+	if len(out.Items) > 1 { // one that is being deleted may still have the name of the one that is meant
+		out.Items = slices.DeleteFunc(out.Items, func(s api.Sandbox) bool { return s.State == api.StateDeleting })
+	}
 	switch len(out.Items) {
 	case 1:
 		return out.Items[0].ID, nil

@@ -2,11 +2,8 @@ package doctor
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -188,16 +185,7 @@ func (d *doctor) runtimeHash() (string, error) {
 		if err != nil || !strings.HasPrefix(filepath.Base(name), "berth-runtime") || !strings.Contains(string(line), socket) {
 			continue
 		}
-		f, err := os.Open(filepath.Join(dir, "exe"))
-		if err != nil {
-			return "", err
-		}
-		defer f.Close()
-		h := sha256.New()
-		if _, err := io.Copy(h, f); err != nil {
-			return "", err
-		}
-		return hex.EncodeToString(h.Sum(nil)), nil
+		return bundle.HashFile(filepath.Join(dir, "exe"))
 	}
 	return "", nil
 }

@@ -69,21 +69,29 @@ func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 	if err := c.do(ctx, call{method: http.MethodGet, path: "/processes", limit: listAnswer}, &out); err != nil {
 		return nil, err
 	}
-	if len(out.Processes) > MaxProcesses {
-		return nil, protocolError("it lists more processes than it may keep")
+	if err := checkList(len(out.Processes), func(i int) *Process { return &out.Processes[i] }); err != nil {
+		return nil, err
 	}
-	ids := make(map[string]bool, len(out.Processes))
-	for i := range out.Processes {
-		p := &out.Processes[i]
+	return out.Processes, nil
+}
+
+// checkList checks what a list says of n processes: not too many, each of them right, none twice.
+func checkList(n int, at func(int) *Process) error {
+	if n > MaxProcesses {
+		return protocolError("it lists more processes than it may keep")
+	}
+	ids := make(map[string]bool, n)
+	for i := range n {
+		p := at(i)
 		if err := checkProcess(p); err != nil {
-			return nil, err
+			return err
 		}
 		if ids[p.ID] {
-			return nil, protocolError("it lists a process twice")
+			return protocolError("it lists a process twice")
 		}
 		ids[p.ID] = true
 	}
-	return out.Processes, nil
+	return nil
 }
 
 // OutputQuery says which part of a process's output is asked for.

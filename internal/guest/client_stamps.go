@@ -19,19 +19,11 @@ func (c *Client) Stamps(ctx context.Context) ([]StampedProcess, error) {
 	if err := c.do(ctx, call{method: http.MethodGet, path: "/stamps", limit: listAnswer}, &out); err != nil {
 		return nil, err
 	}
-	if len(out.Processes) > MaxProcesses {
-		return nil, protocolError("it lists more processes than it may keep")
+	if err := checkList(len(out.Processes), func(i int) *Process { return &out.Processes[i].Process }); err != nil {
+		return nil, err
 	}
-	ids := make(map[string]bool, len(out.Processes))
 	for i := range out.Processes {
 		p := &out.Processes[i]
-		if err := checkProcess(&p.Process); err != nil {
-			return nil, err
-		}
-		if ids[p.Process.ID] {
-			return nil, protocolError("it lists a process twice")
-		}
-		ids[p.Process.ID] = true
 		for _, s := range []*StreamStamps{&p.Stdout, &p.Stderr} {
 			if err := checkStamps(s); err != nil {
 				return nil, err

@@ -90,6 +90,9 @@ func TestDebianPackage(t *testing.T) {
 // TestUnitIsGood has systemd read the unit.
 func TestUnitIsGood(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("systemd is not installed")
+		}
 		t.Skip("systemd is not installed: it is asked where it is")
 	}
 	unit, err := os.ReadFile("../../packaging/berth.service")

@@ -139,7 +139,7 @@ func (c *soaker) step(ctx context.Context) {
 	case p < 30:
 		_ = c.call(ctx, "sandboxes.exec", "run_command", "POST", at+"/exec", with(map[string]any{"command": "echo soaked | cat"}), nil)
 	case p < 42:
-		data := strings.Repeat("0123456789abcdef", 1<<(c.rnd.IntN(12)))
+		data := strings.Repeat("0123456789abcdef", 1<<c.rnd.IntN(12))
 		_ = c.call(ctx, "files.write", "write_file", "POST", at+"/files/write", with(map[string]any{"path": fmt.Sprintf("f%d", c.rnd.IntN(20)), "data": data}), nil)
 	case p < 52:
 		_ = c.call(ctx, "files.list", "list_files", "GET", at+"/files/list", with(map[string]any{}), nil)
@@ -167,8 +167,12 @@ func (c *soaker) step(ctx context.Context) {
 // misbehave sends what has to be refused.
 func (c *soaker) misbehave(ctx context.Context, at string) {
 	for _, in := range [][3]string{
-		{"POST", at + "/exec", `{"command":`}, {"POST", at + "/exec", `{"comand":"x"}`}, {"GET", "sandboxes/sbx_nothing", ""}, {"POST", at + "/files/write", `{"path":"\u0000","data":"x"}`},
-		{"DELETE", "nowhere", ""}, {"GET", "sandboxes?cursor=garbage", ""},
+		{"POST", at + "/exec", `{"command":`},
+		{"POST", at + "/exec", `{"comand":"x"}`},
+		{"GET", "sandboxes/sbx_nothing", ""},
+		{"POST", at + "/files/write", `{"path":"\u0000","data":"x"}`},
+		{"DELETE", "nowhere", ""},
+		{"GET", "sandboxes?cursor=garbage", ""},
 	} {
 		status, _, err := c.s.http(ctx, in[0], in[1], []byte(in[2]))
 		if err == nil && (status < 400 || status >= 500) {

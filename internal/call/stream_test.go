@@ -25,7 +25,9 @@ func (a *entries) Begin(_ context.Context, _ op.Tx, e audit.Entry) (string, erro
 	a.begun = append(a.begun, e.Operation+" "+e.ResourceID)
 	return fmt.Sprint("row", len(a.begun)), nil
 }
+
 func (a *entries) End(row, result string, _ time.Duration) { a.ended = append(a.ended, row+" "+result) }
+
 func (a *entries) Record(e audit.Entry) {
 	a.recorded = append(a.recorded, e.Operation+" "+e.ResourceID+" "+e.Result)
 }

@@ -84,8 +84,8 @@ func registerCapabilities(r *op.Registry, node *nodeapi.Client, version string) 
 				{Name: "processes", Enabled: true},
 				{Name: "files", Enabled: true},
 				capability("pause", can.Memory, pool),
-				capability("fork", can.Fork, pool),
-				capability("snapshots", can.Snapshot, pool),
+				capability("fork", can.Memory && can.Saves, pool),
+				capability("snapshots", can.Saves, pool),
 				capability("diskQuota", can.Quota, "a data folder whose disk store can limit; berth serve says which it uses"),
 			}}, nil
 		},

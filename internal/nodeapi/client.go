@@ -88,11 +88,6 @@ func (c *Client) Start(ctx context.Context, spec runtime.Spec) (st runtime.Statu
 	return st, c.post(ctx, "start", specBody{Spec: spec}, &st)
 }
 
-// Restore implements runtime.Driver.
-func (c *Client) Restore(ctx context.Context, spec runtime.Spec, name string) (st runtime.Status, err error) {
-	return st, c.post(ctx, "restore", specBody{Spec: spec, Name: name}, &st)
-}
-
 // Stop implements runtime.Driver.
 func (c *Client) Stop(ctx context.Context, id string, generation int64, o runtime.StopOptions) (st runtime.Status, err error) {
 	return st, c.post(ctx, "stop", idBody{ID: id, Generation: generation, Grace: o.Grace}, &st)
@@ -131,16 +126,6 @@ func (c *Client) Pause(ctx context.Context, id string, generation int64) (st run
 // Resume implements runtime.Driver.
 func (c *Client) Resume(ctx context.Context, id string, generation int64) (st runtime.Status, err error) {
 	return st, c.post(ctx, "resume", idBody{ID: id, Generation: generation}, &st)
-}
-
-// Checkpoint implements runtime.Driver.
-func (c *Client) Checkpoint(ctx context.Context, id string, generation int64, name string) (cp runtime.Checkpoint, err error) {
-	return cp, c.post(ctx, "checkpoint", idBody{ID: id, Generation: generation, Name: name}, &cp)
-}
-
-// Snapshot implements runtime.Driver.
-func (c *Client) Snapshot(ctx context.Context, id string, generation int64, name string) error {
-	return c.post(ctx, "snapshot", idBody{ID: id, Generation: generation, Name: name}, nil)
 }
 
 // Watch implements runtime.Driver. The channel closes when the connection to the node ends too.

@@ -29,14 +29,16 @@ type Info struct {
 // The bodies of calls. Each method of runtime.Driver is POST /node/v1/{method} with one of these; the answer is the method's result.
 type (
 	specBody struct {
-		Spec runtime.Spec `json:"spec"`
-		Name string       `json:"name,omitempty"`
+		Spec     runtime.Spec `json:"spec"`
+		Name     string       `json:"name,omitempty"`     // of a save
+		FromDisk bool         `json:"fromDisk,omitempty"` // of a clone
 	}
 	idBody struct {
 		ID         string             `json:"id"`
 		Generation int64              `json:"generation,omitempty"`
 		Grace      time.Duration      `json:"grace,omitempty"`
 		Name       string             `json:"name,omitempty"`
+		Memory     bool               `json:"memory,omitempty"`
 		Port       int                `json:"port,omitempty"`
 		Resources  *runtime.Resources `json:"resources,omitempty"`
 	}

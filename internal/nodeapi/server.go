@@ -30,7 +30,6 @@ func NewServer(d runtime.Driver, info func() Info, log *slog.Logger) *Server {
 	s.mux.HandleFunc("GET /node/v1/info", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.info(), nil) })
 	handle(s, "create", func(ctx context.Context, b specBody) (any, error) { return d.Create(ctx, b.Spec) })
 	handle(s, "start", func(ctx context.Context, b specBody) (any, error) { return d.Start(ctx, b.Spec) })
-	handle(s, "restore", func(ctx context.Context, b specBody) (any, error) { return d.Restore(ctx, b.Spec, b.Name) })
 	handle(s, "stop", func(ctx context.Context, b idBody) (any, error) {
 		return d.Stop(ctx, b.ID, b.Generation, runtime.StopOptions{Grace: b.Grace})
 	})
@@ -46,12 +45,7 @@ func NewServer(d runtime.Driver, info func() Info, log *slog.Logger) *Server {
 	})
 	handle(s, "pause", func(ctx context.Context, b idBody) (any, error) { return d.Pause(ctx, b.ID, b.Generation) })
 	handle(s, "resume", func(ctx context.Context, b idBody) (any, error) { return d.Resume(ctx, b.ID, b.Generation) })
-	handle(s, "checkpoint", func(ctx context.Context, b idBody) (any, error) {
-		return d.Checkpoint(ctx, b.ID, b.Generation, b.Name)
-	})
-	handle(s, "snapshot", func(ctx context.Context, b idBody) (any, error) {
-		return nil, d.Snapshot(ctx, b.ID, b.Generation, b.Name)
-	})
+	handleSaves(s, d)
 	s.mux.HandleFunc("POST /node/v1/watch", s.watch)
 	s.mux.HandleFunc("POST /node/v1/dial", s.dial)
 	return s

@@ -30,6 +30,15 @@ const (
 	ReasonHostRestart = "host_restarted"
 )
 
+// Depth says where the memory of a paused sandbox is.
+type Depth string
+
+// The depths of a pause.
+const (
+	Frozen Depth = "frozen" // in memory: its processes stand still
+	OnDisk Depth = "disk"   // in a file: no process of it is left, and no memory
+)
+
 // Network says what a sandbox may reach.
 type Network string
 
@@ -63,6 +72,7 @@ type Status struct {
 	ID         string
 	Generation int64 // the newest it was told
 	State      State
+	Depth      Depth     // of a paused one
 	Reason     string    // of a stopped one: one of the Reason constants
 	ExitStatus int       // of a stopped one, where it is known; else -1
 	Since      time.Time // of the state
@@ -85,11 +95,11 @@ type Stats struct {
 
 // Capabilities say which of the optional calls a driver can do. A face offers only what the driver of the pool can.
 type Capabilities struct {
-	Pause    bool // Pause and Resume, frozen in memory
-	Memory   bool // Checkpoint and Restore
-	Fork     bool
-	Snapshot bool
-	Quota    bool // DiskGiB is enforced
+	Pause   bool // Pause and Resume, frozen in memory
+	Memory  bool // Suspend, Wake, and saves with memory
+	Saves   bool // saves at all: Save, Clone, Saves, Forget
+	Instant bool // a save of a disk takes no time, whatever the disk holds
+	Quota   bool // DiskGiB is enforced
 }
 
 // StopOptions say how a sandbox is ended.
@@ -97,14 +107,24 @@ type StopOptions struct {
 	Grace time.Duration // how long the guest gets to end by itself before it is killed; 0 kills at once
 }
 
-// Checkpoint names a saved memory image and the disk that belongs to it.
-type Checkpoint struct {
-	ID        string // snap_… or the sandbox's own id for its pause
-	SandboxID string
-	Runtime   string // hash of the runtime that made it and is the only one that may restore it
-	Guest     string // hash of the guest inside
-	Image     string
-	Bytes     int64
+// Save is a moment of a sandbox that is kept on a node under a name of its own: the disk, and the memory where it was asked for. It outlives the
+// sandbox. Nothing changes it.
+type Save struct {
+	Name        string
+	SandboxID   string    // of the sandbox that it was made of
+	Image       string    // the disk is its own writes above this image
+	Resources   Resources // that it had; those of a copy with memory have the same VCPU and MemoryMiB
+	Memory      bool
+	MemoryBytes int64 // of the file
+	DiskBytes   int64 // of its own writes; 0 where unknown
+	At          time.Time
+	Runtime     string // hash of the program that made the memory file, and is the only one that may restore it
+	Guest       string // hash of the guest inside
+}
+
+// CloneOptions say how a sandbox is made of a save.
+type CloneOptions struct {
+	FromDisk bool // boots it on the disk, though the save may have memory
 }
 
 // Driver runs sandboxes on one node. Every method may be called concurrently, for one sandbox too: a driver orders what touches
@@ -144,12 +164,30 @@ type Driver interface {
 	// Pause freezes a running sandbox in memory. Resume lets it go on.
 	Pause(ctx context.Context, id string, generation int64) (Status, error)
 	Resume(ctx context.Context, id string, generation int64) (Status, error)
-	// Checkpoint saves memory and disk under the given name. The sandbox goes on afterwards unless it was paused.
-	Checkpoint(ctx context.Context, id string, generation int64, name string) (Checkpoint, error)
-	// Restore makes a new sandbox, or the same again, from a checkpoint.
-	Restore(ctx context.Context, spec Spec, name string) (Status, error)
-	// Snapshot keeps the disk as it is now as an image of the given name.
-	Snapshot(ctx context.Context, id string, generation int64, name string) error
+	// Suspend writes the memory of a running or frozen sandbox to disk, durably and checked, and only then lets go of its processes and its memory:
+	// it is Paused, OnDisk. Of a suspended one it does nothing. When it fails the sandbox goes on as it was, except that a frozen one may run.
+	Suspend(ctx context.Context, id string, generation int64) (Status, error)
+	// Wake brings a paused sandbox back with its memory and processes: a frozen one as Resume does, a suspended one from its file, on the disk that it had.
+	// A file that is damaged, missing, or of another runtime is errs.Unavailable with reason "memory_damaged", "memory_missing" or "memory_foreign", and
+	// nothing changes. What Rewind needs is kept until Settle. Of a running one it gives the status.
+	Wake(ctx context.Context, spec Spec) (Status, error)
+	// Rewind undoes a Wake that is not settled: the sandbox is suspended again with the memory and the disk that it had. Of one that is suspended it
+	// does nothing; of any other that has nothing to go back to it is errs.InvalidState with reason "settled".
+	Rewind(ctx context.Context, id string, generation int64) (Status, error)
+	// Settle lets go of what Rewind needs. Without that it does nothing.
+	Settle(ctx context.Context, id string, generation int64) error
+
+	// Save keeps the disk of a running, paused or stopped sandbox and, where memory is true, the memory of a running or paused one, of the same moment.
+	// The sandbox stands still only for that moment, goes on afterwards and stays as deep asleep as it was. A repeated Save of a name gives what is there.
+	// A full disk is errs.LimitExceeded with reason "disk_full"; on failure nothing of the save is left.
+	Save(ctx context.Context, id string, generation int64, name string, memory bool) (Save, error)
+	// Clone makes a new sandbox of a save: with its memory and processes where it has them and opts do not say otherwise, else by a boot on a copy of its
+	// disk. It is otherwise like Create. The guest still has the token of the sandbox that was saved, until it is configured.
+	Clone(ctx context.Context, spec Spec, name string, opts CloneOptions) (Status, error)
+	// Saves reports every save on the node, in no order.
+	Saves(ctx context.Context) ([]Save, error)
+	// Forget removes a save. Sandboxes made of it go on. One that is not there is fine.
+	Forget(ctx context.Context, name string) error
 
 	// Close lets go of the driver's own resources. Sandboxes go on.
 	Close() error

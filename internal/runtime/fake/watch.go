@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
@@ -78,30 +77,3 @@ func (d *Driver) Watch(ctx context.Context) (<-chan runtime.Event, error) {
 	}()
 	return events, nil
 }
-
-func unsupported() error {
-	return errs.E(errs.Unavailable, "the fake driver cannot do this").Because("not_supported")
-}
-
-// Pause implements runtime.Driver.
-func (d *Driver) Pause(context.Context, string, int64) (runtime.Status, error) {
-	return runtime.Status{}, unsupported()
-}
-
-// Resume implements runtime.Driver.
-func (d *Driver) Resume(context.Context, string, int64) (runtime.Status, error) {
-	return runtime.Status{}, unsupported()
-}
-
-// Checkpoint implements runtime.Driver.
-func (d *Driver) Checkpoint(context.Context, string, int64, string) (runtime.Checkpoint, error) {
-	return runtime.Checkpoint{}, unsupported()
-}
-
-// Restore implements runtime.Driver.
-func (d *Driver) Restore(context.Context, runtime.Spec, string) (runtime.Status, error) {
-	return runtime.Status{}, unsupported()
-}
-
-// Snapshot implements runtime.Driver.
-func (d *Driver) Snapshot(context.Context, string, int64, string) error { return unsupported() }

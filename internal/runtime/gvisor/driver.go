@@ -151,25 +151,6 @@ func (d *Driver) Resume(ctx context.Context, id string, generation int64) (runti
 	return d.status(ctx, wire.PathResume, wire.Ref{ID: id, Generation: generation})
 }
 
-// Checkpoint is not there yet.
-func (d *Driver) Checkpoint(context.Context, string, int64, string) (runtime.Checkpoint, error) {
-	return runtime.Checkpoint{}, notSupported("checkpoints")
-}
-
-// Restore is not there yet.
-func (d *Driver) Restore(context.Context, runtime.Spec, string) (runtime.Status, error) {
-	return runtime.Status{}, notSupported("checkpoints")
-}
-
-// Snapshot is not there yet.
-func (d *Driver) Snapshot(context.Context, string, int64, string) error {
-	return notSupported("snapshots")
-}
-
-func notSupported(what string) error {
-	return errs.E(errs.Unavailable, "the gvisor driver has no %s", what).Because("not_supported")
-}
-
 // Close lets go of the process, which goes on with its sandboxes. Connections that were dialed stay open.
 func (d *Driver) Close() error {
 	d.stop()

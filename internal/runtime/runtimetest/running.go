@@ -195,7 +195,7 @@ func (s *suite) pause(t *testing.T) {
 		if err != nil {
 			t.Fatalf("pause %d: %v", i, err)
 		}
-		want(t, st, runtime.Status{ID: spec.ID, Generation: 2, State: runtime.Paused})
+		want(t, st, runtime.Status{ID: spec.ID, Generation: 2, State: runtime.Paused, Depth: runtime.Frozen})
 	}
 	_, err := s.Driver.Dial(s.ctx(t), spec.ID, guest.Port)
 	wantError(t, "dial a paused one", err, errs.InvalidState, "paused")
@@ -223,13 +223,16 @@ func (s *suite) missing(t *testing.T) {
 	spec, _ := s.made(t)
 	c := s.Driver.Capabilities()
 	if !c.Memory {
-		_, err := s.Driver.Checkpoint(s.ctx(t), spec.ID, 2, "snap_a")
-		wantError(t, "checkpoint", err, errs.Unavailable, "not_supported")
-		_, err = s.Driver.Restore(s.ctx(t), spec, "snap_a")
-		wantError(t, "restore", err, errs.Unavailable, "not_supported")
+		_, err := s.Driver.Suspend(s.ctx(t), spec.ID, 2)
+		wantError(t, "suspend", err, errs.Unavailable, "not_supported")
+		_, err = s.Driver.Wake(s.ctx(t), spec)
+		wantError(t, "wake", err, errs.Unavailable, "not_supported")
 	}
-	if !c.Snapshot {
-		wantError(t, "snapshot", s.Driver.Snapshot(s.ctx(t), spec.ID, 2, "img_a"), errs.Unavailable, "not_supported")
+	if !c.Saves {
+		_, err := s.Driver.Save(s.ctx(t), spec.ID, 2, "snap_a", false)
+		wantError(t, "save", err, errs.Unavailable, "not_supported")
+		_, err = s.Driver.Clone(s.ctx(t), spec, "snap_a", runtime.CloneOptions{})
+		wantError(t, "clone", err, errs.Unavailable, "not_supported")
 	}
 	s.guest(t, spec).hello()
 }

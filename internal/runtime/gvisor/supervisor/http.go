@@ -98,6 +98,11 @@ func (s *Supervisor) handler(end context.CancelCauseFunc) http.Handler {
 	handle(mux, wire.PathResume, func(ctx context.Context, in wire.Ref) (runtime.Status, error) {
 		return s.Resume(ctx, in.ID, in.Generation)
 	})
+	for _, path := range []string{"POST " + wire.PathSuspend, "POST " + wire.PathWake, "POST " + wire.PathRewind, "POST " + wire.PathSettle, "POST " + wire.PathSave, "POST " + wire.PathClone, "GET " + wire.PathSaves, "POST " + wire.PathForget} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, nil, errs.E(errs.Unavailable, "the gvisor driver cannot do this yet").Because("not_supported"))
+		})
+	}
 	mux.HandleFunc("POST "+wire.PathDial, s.dial)
 	mux.HandleFunc("POST "+wire.PathShutdown, func(w http.ResponseWriter, r *http.Request) {
 		cause := errEnd

@@ -46,7 +46,7 @@ func (r *record) status(address string) runtime.Status {
 	case running:
 		st.State = runtime.Running
 	case paused:
-		st.State = runtime.Paused
+		st.State, st.Depth = runtime.Paused, runtime.Frozen
 	case stopping:
 		st.State = runtime.Stopped
 		if r.Reason == runtime.ReasonRequested {

@@ -12,24 +12,32 @@ import (
 )
 
 // Protocol is the version of this conversation. A driver speaks to a process of the same version only.
-const Protocol = 1
+const Protocol = 2
 
-// The paths. All but Hello, List and Watch are POSTs with a JSON body.
+// The paths. All but Hello, List, Saves and Watch are POSTs with a JSON body.
 const (
-	PathHello    = "/v1/hello"  // GET → Hello
-	PathList     = "/v1/list"   // GET → []runtime.Status
-	PathWatch    = "/v1/watch"  // GET → one Event a line, until either side ends it
-	PathCreate   = "/v1/create" // runtime.Spec → runtime.Status
-	PathStart    = "/v1/start"  // runtime.Spec → runtime.Status
-	PathStop     = "/v1/stop"   // Ref → runtime.Status
-	PathDelete   = "/v1/delete" // Ref → {}
-	PathGet      = "/v1/get"    // Ref → runtime.Status
-	PathStats    = "/v1/stats"  // Ref → runtime.Stats
-	PathUpdate   = "/v1/update" // Ref → {}
-	PathPause    = "/v1/pause"  // Ref → runtime.Status
-	PathResume   = "/v1/resume" // Ref → runtime.Status
-	PathDial     = "/v1/dial"   // Ref → 101, with DialDescriptors in its ancillary data
-	PathShutdown = "/shutdown"  // ends the process; with ?sandboxes=delete every sandbox first
+	PathHello    = "/v1/hello"   // GET → Hello
+	PathList     = "/v1/list"    // GET → []runtime.Status
+	PathWatch    = "/v1/watch"   // GET → one Event a line, until either side ends it
+	PathCreate   = "/v1/create"  // runtime.Spec → runtime.Status
+	PathStart    = "/v1/start"   // runtime.Spec → runtime.Status
+	PathStop     = "/v1/stop"    // Ref → runtime.Status
+	PathDelete   = "/v1/delete"  // Ref → {}
+	PathGet      = "/v1/get"     // Ref → runtime.Status
+	PathStats    = "/v1/stats"   // Ref → runtime.Stats
+	PathUpdate   = "/v1/update"  // Ref → {}
+	PathPause    = "/v1/pause"   // Ref → runtime.Status
+	PathResume   = "/v1/resume"  // Ref → runtime.Status
+	PathSuspend  = "/v1/suspend" // Ref → runtime.Status
+	PathWake     = "/v1/wake"    // runtime.Spec → runtime.Status
+	PathRewind   = "/v1/rewind"  // Ref → runtime.Status
+	PathSettle   = "/v1/settle"  // Ref → {}
+	PathSave     = "/v1/save"    // Ref → runtime.Save
+	PathClone    = "/v1/clone"   // Clone → runtime.Status
+	PathSaves    = "/v1/saves"   // GET → []runtime.Save
+	PathForget   = "/v1/forget"  // Ref → {}
+	PathDial     = "/v1/dial"    // Ref → 101, with DialDescriptors in its ancillary data
+	PathShutdown = "/shutdown"   // ends the process; with ?sandboxes=delete every sandbox first
 )
 
 // DialDescriptors come with the answer to a dial: the connected TCP socket, and a pidfd of the sandbox that becomes readable when it dies.
@@ -58,6 +66,15 @@ type Ref struct {
 	GraceMS    int64             `json:"graceMs,omitempty"`
 	Port       int               `json:"port,omitempty"`
 	Resources  runtime.Resources `json:"resources,omitzero"`
+	Name       string            `json:"name,omitempty"`   // of a save
+	Memory     bool              `json:"memory,omitempty"` // of a save
+}
+
+// Clone asks for a sandbox made of a save.
+type Clone struct {
+	Spec    runtime.Spec         `json:"spec"`
+	Name    string               `json:"name"`
+	Options runtime.CloneOptions `json:"options,omitzero"`
 }
 
 // Error is the body of every answer that is not 2xx.

@@ -34,13 +34,13 @@ type (
 		FromDisk bool         `json:"fromDisk,omitempty"` // of a clone
 	}
 	idBody struct {
-		ID         string             `json:"id"`
-		Generation int64              `json:"generation,omitempty"`
-		Grace      time.Duration      `json:"grace,omitempty"`
-		Name       string             `json:"name,omitempty"`
-		Memory     bool               `json:"memory,omitempty"`
-		Port       int                `json:"port,omitempty"`
-		Resources  *runtime.Resources `json:"resources,omitempty"`
+		ID         string              `json:"id"`
+		Generation int64               `json:"generation,omitempty"`
+		Grace      time.Duration       `json:"grace,omitempty"`
+		Name       string              `json:"name,omitempty"`
+		Save       runtime.SaveOptions `json:"save,omitzero"`
+		Port       int                 `json:"port,omitempty"`
+		Resources  *runtime.Resources  `json:"resources,omitempty"`
 	}
 )
 

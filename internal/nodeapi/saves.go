@@ -13,7 +13,7 @@ func handleSaves(s *Server, d runtime.Driver) {
 	handle(s, "rewind", func(ctx context.Context, b idBody) (any, error) { return d.Rewind(ctx, b.ID, b.Generation) })
 	handle(s, "settle", func(ctx context.Context, b idBody) (any, error) { return nil, d.Settle(ctx, b.ID, b.Generation) })
 	handle(s, "save", func(ctx context.Context, b idBody) (any, error) {
-		return d.Save(ctx, b.ID, b.Generation, b.Name, b.Memory)
+		return d.Save(ctx, b.ID, b.Generation, b.Name, b.Save)
 	})
 	handle(s, "clone", func(ctx context.Context, b specBody) (any, error) {
 		return d.Clone(ctx, b.Spec, b.Name, runtime.CloneOptions{FromDisk: b.FromDisk})
@@ -43,8 +43,8 @@ func (c *Client) Settle(ctx context.Context, id string, generation int64) error 
 }
 
 // Save implements runtime.Driver.
-func (c *Client) Save(ctx context.Context, id string, generation int64, name string, memory bool) (out runtime.Save, err error) {
-	return out, c.post(ctx, "save", idBody{ID: id, Generation: generation, Name: name, Memory: memory}, &out)
+func (c *Client) Save(ctx context.Context, id string, generation int64, name string, opts runtime.SaveOptions) (out runtime.Save, err error) {
+	return out, c.post(ctx, "save", idBody{ID: id, Generation: generation, Name: name, Save: opts}, &out)
 }
 
 // Clone implements runtime.Driver.

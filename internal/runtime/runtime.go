@@ -122,6 +122,12 @@ type Save struct {
 	Guest       string // hash of the guest inside
 }
 
+// SaveOptions say what a save keeps.
+type SaveOptions struct {
+	Memory bool // the memory of a running or paused sandbox too, of the same moment
+	Brief  bool // it is for use at once: it need not outlive a loss of power, and is made faster
+}
+
 // CloneOptions say how a sandbox is made of a save.
 type CloneOptions struct {
 	FromDisk bool // boots it on the disk, though the save may have memory
@@ -177,10 +183,10 @@ type Driver interface {
 	// Settle lets go of what Rewind needs. Without that it does nothing.
 	Settle(ctx context.Context, id string, generation int64) error
 
-	// Save keeps the disk of a running, paused or stopped sandbox and, where memory is true, the memory of a running or paused one, of the same moment.
+	// Save keeps the disk of a running, paused or stopped sandbox and, where asked for, the memory of a running or paused one.
 	// The sandbox stands still only for that moment, goes on afterwards and stays as deep asleep as it was. A repeated Save of a name gives what is there.
 	// A full disk is errs.LimitExceeded with reason "disk_full"; on failure nothing of the save is left.
-	Save(ctx context.Context, id string, generation int64, name string, memory bool) (Save, error)
+	Save(ctx context.Context, id string, generation int64, name string, opts SaveOptions) (Save, error)
 	// Clone makes a new sandbox of a save: with its memory and processes where it has them and opts do not say otherwise, else by a boot on a copy of its
 	// disk. It is otherwise like Create. The guest still has the token of the sandbox that was saved, until it is configured.
 	Clone(ctx context.Context, spec Spec, name string, opts CloneOptions) (Status, error)

@@ -40,7 +40,7 @@ func (d *Driver) Rewind(context.Context, string, int64) (runtime.Status, error) 
 func (d *Driver) Settle(context.Context, string, int64) error { return unsupported() }
 
 // Save implements runtime.Driver.
-func (d *Driver) Save(context.Context, string, int64, string, bool) (runtime.Save, error) {
+func (d *Driver) Save(context.Context, string, int64, string, runtime.SaveOptions) (runtime.Save, error) {
 	return runtime.Save{}, unsupported()
 }
 

@@ -29,9 +29,9 @@ func (d *Driver) Settle(ctx context.Context, id string, generation int64) error 
 }
 
 // Save implements runtime.Driver.
-func (d *Driver) Save(ctx context.Context, id string, generation int64, name string, memory bool) (runtime.Save, error) {
+func (d *Driver) Save(ctx context.Context, id string, generation int64, name string, opts runtime.SaveOptions) (runtime.Save, error) {
 	var out runtime.Save
-	return out, d.call(ctx, http.MethodPost, wire.PathSave, wire.Ref{ID: id, Generation: generation, Name: name, Memory: memory}, &out)
+	return out, d.call(ctx, http.MethodPost, wire.PathSave, wire.Ref{ID: id, Generation: generation, Name: name, Save: opts}, &out)
 }
 
 // Clone implements runtime.Driver.

@@ -229,7 +229,7 @@ func (s *suite) missing(t *testing.T) {
 		wantError(t, "wake", err, errs.Unavailable, "not_supported")
 	}
 	if !c.Saves {
-		_, err := s.Driver.Save(s.ctx(t), spec.ID, 2, "snap_a", false)
+		_, err := s.Driver.Save(s.ctx(t), spec.ID, 2, "snap_a", runtime.SaveOptions{})
 		wantError(t, "save", err, errs.Unavailable, "not_supported")
 		_, err = s.Driver.Clone(s.ctx(t), spec, "snap_a", runtime.CloneOptions{})
 		wantError(t, "clone", err, errs.Unavailable, "not_supported")

@@ -61,13 +61,13 @@ type Hello struct {
 
 // Ref names a sandbox and what to do with it. Fields that a call does not use are zero.
 type Ref struct {
-	ID         string            `json:"id"`
-	Generation int64             `json:"generation,omitempty"`
-	GraceMS    int64             `json:"graceMs,omitempty"`
-	Port       int               `json:"port,omitempty"`
-	Resources  runtime.Resources `json:"resources,omitzero"`
-	Name       string            `json:"name,omitempty"`   // of a save
-	Memory     bool              `json:"memory,omitempty"` // of a save
+	ID         string              `json:"id"`
+	Generation int64               `json:"generation,omitempty"`
+	GraceMS    int64               `json:"graceMs,omitempty"`
+	Port       int                 `json:"port,omitempty"`
+	Resources  runtime.Resources   `json:"resources,omitzero"`
+	Name       string              `json:"name,omitempty"` // of a save
+	Save       runtime.SaveOptions `json:"save,omitzero"`
 }
 
 // Clone asks for a sandbox made of a save.

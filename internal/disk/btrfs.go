@@ -18,6 +18,7 @@ import (
 const (
 	iocSubvolCreate = 0x5000940e
 	iocSnapDestroy  = 0x5000940f
+	iocSnapCreate   = 0x50009417 // the second version
 	iocInoLookup    = 0xd0009412
 	iocFSInfo       = 0x8400941f
 	iocQuotaCtl     = 0xc0109428
@@ -57,6 +58,23 @@ func createSubvolume(dir, name string) error {
 	var a volArgs
 	copy(a.name[:len(a.name)-1], name)
 	return call(dir, iocSubvolCreate, unsafe.Pointer(&a))
+}
+
+// snapshotSubvolume makes a subvolume of another one (struct btrfs_ioctl_vol_args_v2).
+func snapshotSubvolume(from, dir, name string) error {
+	fd, err := unix.Open(from, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var a struct {
+		fd, transid, flags uint64
+		unused             [4]uint64
+		name               [4040]byte
+	}
+	a.fd = uint64(fd)
+	copy(a.name[:len(a.name)-1], name)
+	return call(dir, iocSnapCreate, unsafe.Pointer(&a))
 }
 
 func removeSubvolume(dir, name string) error {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -218,4 +219,103 @@ func TestPlainStaysPlain(t *testing.T) {
 	if err != nil || s.Describe().Kind != Plain || !s.Has("a") {
 		t.Fatalf("Open = %+v, %v", s, err)
 	}
+}
+
+// A copy has all that the disk had, and from then on neither sees the other's writes.
+func TestCopy(t *testing.T) {
+	for kind, s := range stores(t) {
+		t.Run(kind, func(t *testing.T) {
+			if err := s.Create("a", 1<<30); err != nil {
+				t.Fatal(err)
+			}
+			upper := s.Folder("a")
+			write := func(name, text string) {
+				t.Helper()
+				if err := os.WriteFile(name, []byte(text), 0o640); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(filepath.Join(upper, "file"), "one")
+			write(filepath.Join(upper, "odd \xff\n"), "two")
+			sparse, err := os.Create(filepath.Join(upper, "sparse"))
+			if err == nil {
+				_, err = sparse.WriteAt([]byte("end"), 64<<20)
+				err = errors.Join(err, sparse.Close())
+			}
+			err = errors.Join(err, os.Chown(filepath.Join(upper, "file"), 1000, 1001), os.Chmod(filepath.Join(upper, "file"), 0o4751),
+				os.Link(filepath.Join(upper, "file"), filepath.Join(upper, "link")), os.Symlink("nowhere", filepath.Join(upper, "symlink")),
+				unix.Mknod(filepath.Join(upper, "whiteout"), unix.S_IFCHR, 0), unix.Mkfifo(filepath.Join(upper, "pipe"), 0o600),
+				os.Mkdir(filepath.Join(upper, "dir"), 0o711), unix.Setxattr(filepath.Join(upper, "dir"), "trusted.overlay.opaque", []byte("y"), 0),
+				os.Chtimes(filepath.Join(upper, "dir"), time.Unix(1, 2), time.Unix(3, 4)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := describe(t, upper)
+			if err := s.Copy("a", "b", 1<<30); err != nil {
+				t.Fatal(err)
+			}
+			if got := describe(t, s.Folder("b")); got != before {
+				t.Errorf("the copy:\n%s\nwant:\n%s", got, before)
+			}
+			if err := s.Copy("a", "b", 0); !errors.Is(err, os.ErrExist) {
+				t.Errorf("a copy over another disk: %v", err)
+			}
+			write(filepath.Join(s.Folder("b"), "file"), "changed")
+			write(filepath.Join(s.Folder("b"), "new"), "new")
+			if got := describe(t, upper); got != before {
+				t.Errorf("the original after the copy was written to:\n%s\nwant:\n%s", got, before)
+			}
+			for range 2 { // interrupted and repeated it comes to the same
+				if err := s.Replace("a", "b"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := describe(t, s.Folder("b")); got != before || s.Has("a") {
+				t.Errorf("replaced:\n%s\nwant:\n%s", got, before)
+			}
+			if err := s.Remove("b"); err != nil {
+				t.Fatal(err)
+			}
+			if all, err := s.List(); err != nil || len(all) != 0 {
+				t.Errorf("left: %v, %v", all, err)
+			}
+		})
+	}
+}
+
+// describe lists a tree with all that counts.
+func describe(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%q %o %d %d %d %d %d", path[len(dir):], st.Mode, st.Uid, st.Gid, st.Nlink, st.Rdev, st.Mtim.Nano())
+		switch {
+		case e.Type().IsRegular():
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %d bytes, few blocks %t, %.9q", len(data), st.Blocks*512 < 1<<20, data)
+		case e.Type() == os.ModeSymlink:
+			to, _ := os.Readlink(path)
+			b.WriteString(" -> " + to)
+		case e.IsDir():
+			value := make([]byte, 10)
+			n, _ := unix.Lgetxattr(path, "trusted.overlay.opaque", value)
+			fmt.Fprintf(&b, " opaque %q", value[:max(n, 0)])
+		}
+		b.WriteByte('\n')
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }

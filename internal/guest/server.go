@@ -35,6 +35,9 @@ type Config struct {
 	// there is no such feature.
 	SFTP []string
 
+	// State makes it go on where another left off; nil is a boot. Token counts only without one.
+	State *State
+
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default none
 }
@@ -88,6 +91,9 @@ func NewServer(cfg Config) *Server {
 	s.setToken(cfg.Token)
 	s.null, _ = os.Open(os.DevNull)
 	s.touch()
+	if cfg.State != nil {
+		s.restore(cfg.State)
+	}
 	if cfg.Init {
 		s.guard = runGuard(s)
 	}

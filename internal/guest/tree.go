@@ -20,7 +20,7 @@ const (
 // task is one line of the process table.
 type task struct {
 	pid, parent, group, session int
-	dead                        bool
+	dead, stopped               bool
 }
 
 // killTree kills every process of the session and group of a leader and all their descendants, until none is left alive. The
@@ -103,7 +103,7 @@ func parseTask(pid int, stat []byte) (task, bool) {
 	if len(f) < 4 {
 		return task{}, false
 	}
-	t := task{pid: pid, dead: f[0][0] == 'Z' || f[0][0] == 'X'}
+	t := task{pid: pid, dead: f[0][0] == 'Z' || f[0][0] == 'X', stopped: f[0][0] == 'T' || f[0][0] == 't'}
 	for i, to := range []*int{&t.parent, &t.group, &t.session} {
 		n, err := strconv.Atoi(string(f[i+1]))
 		if err != nil {

@@ -1,5 +1,11 @@
 // Package fake is a runtime driver for tests: every sandbox is a folder and a guest in this process, whose commands run on the host. It isolates
 // nothing and is never offered to users.
+//
+// A pause stops the commands and holds every answer of the guest. A sandbox on disk is such a frozen one whose connections are gone, with a file that
+// stands for its memory: the file is read and checked as a real one would be. A process cannot be copied, so that copies with memory, and sandboxes
+// that were rewound, have the disk and what the guest itself had in memory (its boot id, token, environment and answers), but none of its processes and
+// nothing of what they wrote. What is in the guest while it is paused cannot be stopped either: a call that had begun goes on and only its answer waits,
+// and the timeouts of commands run out. A command that left its session and its parents is not found.
 package fake
 
 import (
@@ -23,10 +29,13 @@ import (
 
 // Config says how the driver behaves.
 type Config struct {
-	Dir string // holds a folder for each sandbox
+	Dir string // holds a folder for each sandbox; what else is kept is in folders whose names begin with a dot
+	// Can is what the driver can do: any part of Everything, by default nothing.
+	Can runtime.Capabilities
 	// Images are the ids that sandboxes can be made of; any where nil.
 	Images []string
-	// Before is called with the method's name and the sandbox's id before each change, and before stats; its error is the call's. It may wait.
+	// Before is called with the method's name and the id of the sandbox (of the save, to forget one) before each change, and before stats; its error is
+	// the call's. It may wait.
 	Before func(ctx context.Context, method, id string) error
 	Now    func() time.Time // the guests' too
 	// Instead gives the address that answers in place of a sandbox's guest, which has the other; empty where the guest itself does. Nil is never.
@@ -39,6 +48,7 @@ type Driver struct {
 
 	mu       sync.Mutex
 	boxes    map[string]*box
+	saves    map[string]*save
 	watchers map[*watcher]struct{}
 	wg       sync.WaitGroup
 }
@@ -49,10 +59,16 @@ type box struct {
 	gone   bool
 	status runtime.Status // guarded by the driver's lock
 	root   string
-	guest  *guest.Server
+	spec   runtime.Spec  // of the last boot, with the resources as they were updated
+	guest  *guest.Server // nil while nothing runs
 	server *http.Server
 	addr   string
+	gate   *gate         // of this boot's connections
+	thaw   func()        // not nil while it is frozen
 	halted chan struct{} // closed when this boot ends
+	calls  *calls        // connections that were dialed
+	memory *memory       // of a suspended one
+	undo   *undo         // of one that was woken and is not settled
 }
 
 var _ runtime.Driver = (*Driver)(nil)
@@ -65,14 +81,19 @@ func New(c Config) *Driver {
 	if c.Before == nil {
 		c.Before = func(context.Context, string, string) error { return nil }
 	}
-	return &Driver{cfg: c, boxes: map[string]*box{}, watchers: map[*watcher]struct{}{}}
+	return &Driver{cfg: c, boxes: map[string]*box{}, saves: map[string]*save{}, watchers: map[*watcher]struct{}{}}
 }
 
 // Name implements runtime.Driver.
 func (d *Driver) Name() string { return "fake" }
 
 // Capabilities implements runtime.Driver.
-func (d *Driver) Capabilities() runtime.Capabilities { return runtime.Capabilities{} }
+func (d *Driver) Capabilities() runtime.Capabilities { return d.cfg.Can }
+
+// Everything is all that the fake can do.
+func Everything() runtime.Capabilities {
+	return runtime.Capabilities{Pause: true, Memory: true, Saves: true}
+}
 
 // enter finds a sandbox, locks it and checks the generation. With make a missing one is made.
 func (d *Driver) enter(sandbox string, generation int64, create bool) (*box, error) {
@@ -80,7 +101,7 @@ func (d *Driver) enter(sandbox string, generation int64, create bool) (*box, err
 		d.mu.Lock()
 		b := d.boxes[sandbox]
 		if b == nil && create {
-			b = &box{root: filepath.Join(d.cfg.Dir, sandbox), status: runtime.Status{ID: sandbox, State: runtime.Stopped, ExitStatus: -1, Since: d.cfg.Now()}}
+			b = &box{root: filepath.Join(d.cfg.Dir, sandbox), calls: newCalls(), status: runtime.Status{ID: sandbox, State: runtime.Stopped, ExitStatus: -1, Since: d.cfg.Now()}}
 			d.boxes[sandbox] = b
 		}
 		d.mu.Unlock()
@@ -134,12 +155,16 @@ func (d *Driver) bring(ctx context.Context, method string, spec runtime.Spec, cr
 	}
 	_, serr := os.Stat(b.root)
 	fresh := errors.Is(serr, os.ErrNotExist)
-	if create && !fresh {
-		return runtime.Status{}, errs.E(errs.AlreadyExists, "the sandbox is there already").Because("stopped")
+	switch {
+	case create && !fresh:
+		return runtime.Status{}, errs.E(errs.AlreadyExists, "the sandbox is there already").Because(string(st.State))
+	case st.State == runtime.Paused:
+		return runtime.Status{}, wrongState(st)
 	}
 	err = d.cfg.Before(ctx, method, spec.ID)
 	if err == nil {
-		err = d.boot(b, spec)
+		d.settle(b)
+		err = d.boot(b, spec, nil)
 	}
 	if err != nil {
 		if fresh {
@@ -148,6 +173,11 @@ func (d *Driver) bring(ctx context.Context, method string, spec runtime.Spec, cr
 		return runtime.Status{}, err
 	}
 	return d.set(b, runtime.Running, ""), nil
+}
+
+// wrongState says that a call cannot be made of a sandbox as it is.
+func wrongState(st runtime.Status) error {
+	return errs.E(errs.InvalidState, "sandbox %s is %s", st.ID, st.State).Because(string(st.State))
 }
 
 func (d *Driver) check(spec runtime.Spec) error {
@@ -166,7 +196,8 @@ func (d *Driver) check(spec runtime.Spec) error {
 	return nil
 }
 
-func (d *Driver) boot(b *box, spec runtime.Spec) error {
+// boot starts a guest on the sandbox's folder; with a state it goes on where that was taken.
+func (d *Driver) boot(b *box, spec runtime.Spec, state *guest.State) error {
 	if err := os.MkdirAll(filepath.Join(b.root, "workspace"), 0o777); err != nil {
 		return fmt.Errorf("make sandbox folder: %w", err)
 	}
@@ -179,15 +210,19 @@ func (d *Driver) boot(b *box, spec runtime.Spec) error {
 	if err != nil {
 		return fmt.Errorf("listen for guest: %w", err)
 	}
-	g := guest.NewServer(guest.Config{Token: spec.GuestToken, Build: "fake", Root: b.root, Now: d.cfg.Now})
+	g := guest.NewServer(guest.Config{Token: spec.GuestToken, Build: "fake", Root: b.root, Now: d.cfg.Now, State: state})
+	b.spec, b.gate = spec, newGate()
+	ln = gated{ln, b.gate}
 	srv := &http.Server{Handler: g.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	b.guest, b.server, b.addr = g, srv, ln.Addr().String()
 	d.wg.Go(func() { _ = srv.Serve(ln) })
 	halted := make(chan struct{})
 	b.halted = halted
+	at := b.gate
 	d.wg.Go(func() {
 		select {
 		case <-g.Done():
+			at.pass(halted)
 			d.ended(b, g, srv)
 		case <-halted:
 		}
@@ -214,10 +249,11 @@ func (d *Driver) halt(b *box) {
 		return
 	}
 	g, srv := b.guest, b.server
-	b.guest, b.server, b.addr = nil, nil, ""
+	b.guest, b.server, b.addr, b.thaw = nil, nil, "", nil
 	close(b.halted)
 	_ = srv.Close()
 	g.Close()
+	b.calls.reset()
 }
 
 // Kill ends a sandbox as if its kernel had died, for tests.
@@ -230,6 +266,9 @@ func (d *Driver) Kill(id, reason string) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.memory != nil {
+		return // there is nothing to kill
+	}
 	d.halt(b)
 	d.set(b, runtime.Stopped, reason)
 }
@@ -249,6 +288,7 @@ func (d *Driver) Stop(ctx context.Context, id string, generation int64, _ runtim
 		return st, nil
 	}
 	d.halt(b)
+	d.letGo(b)
 	return d.set(b, runtime.Stopped, runtime.ReasonRequested), nil
 }
 
@@ -273,6 +313,8 @@ func (d *Driver) Delete(ctx context.Context, id string, generation int64) error 
 // drop forgets a sandbox whose lock is held.
 func (d *Driver) drop(b *box) {
 	b.gone = true
+	d.letGo(b)
+	d.settle(b)
 	_ = os.RemoveAll(b.root)
 	d.set(b, runtime.Deleted, "")
 	d.mu.Lock()
@@ -287,9 +329,16 @@ func (d *Driver) statusOf(b *box) runtime.Status {
 }
 
 func (d *Driver) set(b *box, state runtime.State, reason string) runtime.Status {
+	return d.setDepth(b, state, "", reason)
+}
+
+func (d *Driver) setDepth(b *box, state runtime.State, depth runtime.Depth, reason string) runtime.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b.status.State, b.status.Reason, b.status.Since, b.status.Address = state, reason, d.cfg.Now(), b.addr
+	b.status.State, b.status.Depth, b.status.Reason, b.status.Since, b.status.Address = state, depth, reason, d.cfg.Now(), b.addr
+	if depth == runtime.OnDisk {
+		b.status.Address = ""
+	}
 	for w := range d.watchers {
 		w.put(b.status)
 	}
@@ -320,12 +369,12 @@ func (d *Driver) List(context.Context) ([]runtime.Status, error) {
 
 // Dial implements runtime.Driver: the guest's port is its own, any other is this host's.
 func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
-	st, err := d.Get(ctx, id)
+	st, calls, err := d.called(id)
 	if err != nil {
 		return nil, err
 	}
 	if st.State != runtime.Running {
-		return nil, errs.E(errs.InvalidState, "the sandbox does not run").Because("stopped")
+		return nil, wrongState(st)
 	}
 	if port < 1 || port > 65535 {
 		return nil, errs.E(errs.InvalidInput, "there is no port %d", port)
@@ -343,7 +392,25 @@ func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error
 	if err != nil {
 		return nil, errs.Wrap(errs.HostUnavailable, err, "port %d in the sandbox does not answer", port)
 	}
-	return conn, nil
+	c := calls.add(conn.(*net.TCPConn))
+	if now, _, err := d.called(id); err != nil || now.State != runtime.Running { // it changed after the look
+		_ = c.Close()
+		if err != nil {
+			return nil, err
+		}
+		return nil, wrongState(now)
+	}
+	return c, nil
+}
+
+func (d *Driver) called(id string) (runtime.Status, *calls, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := d.boxes[id]
+	if b == nil {
+		return runtime.Status{}, nil, errs.E(errs.NotFound, "there is no sandbox %s on this node", id)
+	}
+	return b.status, b.calls, nil
 }
 
 // Stats implements runtime.Driver: the size of the sandbox's folder, and nothing else that a folder has.
@@ -352,21 +419,15 @@ func (d *Driver) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 	if err != nil {
 		return runtime.Stats{}, err
 	}
-	if st.State != runtime.Running {
+	if st.State != runtime.Running && st.Depth != runtime.Frozen {
 		return runtime.Stats{}, errs.E(errs.InvalidState, "the sandbox does not run").Because("stopped")
 	}
 	if err := d.cfg.Before(ctx, "stats", id); err != nil {
 		return runtime.Stats{}, err
 	}
-	var s runtime.Stats
-	err = filepath.Walk(filepath.Join(d.cfg.Dir, id), func(_ string, info os.FileInfo, err error) error {
-		if err == nil && info.Mode().IsRegular() {
-			s.DiskBytes += info.Size()
-		}
-		return nil
-	})
+	s := runtime.Stats{DiskBytes: size(filepath.Join(d.cfg.Dir, id))}
 	s.CPUSeconds, s.MemoryBytes, s.Pids = d.cfg.Now().Sub(st.Since).Seconds(), 1, 1 // there is one process for all
-	return s, err
+	return s, nil
 }
 
 // Update implements runtime.Driver: there is nothing to limit.
@@ -378,6 +439,7 @@ func (d *Driver) Update(_ context.Context, id string, generation int64, r runtim
 	if err != nil {
 		return err
 	}
+	b.spec.Resources = r
 	b.mu.Unlock()
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -14,14 +15,20 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	d := fake.New(fake.Config{Dir: t.TempDir(), Images: []string{"base"}})
-	defer d.Close()
-	runtimetest.Run(t, harness(d, d))
+	for name, can := range map[string]runtime.Capabilities{"everything": fake.Everything(), "nothing": {}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			d := fake.New(fake.Config{Dir: dir, Images: []string{"base"}, Can: can})
+			defer d.Close()
+			runtimetest.Run(t, harness(d, d, dir))
+		})
+	}
 }
 
 // The same suite holds for a driver that is reached over a node's connection.
 func TestConformanceOverANode(t *testing.T) {
-	d := fake.New(fake.Config{Dir: t.TempDir(), Images: []string{"base"}})
+	dir := t.TempDir()
+	d := fake.New(fake.Config{Dir: dir, Images: []string{"base"}, Can: fake.Everything()})
 	defer d.Close()
 	pipe := nodeapi.NewPipe()
 	info := func() nodeapi.Info { return nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities()} }
@@ -38,12 +45,38 @@ func TestConformanceOverANode(t *testing.T) {
 	if _, err := client.Info(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	runtimetest.Run(t, harness(client, d))
+	runtimetest.Run(t, harness(client, d, dir))
 }
 
-func harness(d runtime.Driver, f *fake.Driver) runtimetest.Harness {
+// program counts, or writes random bytes.
+const program = `case $1 in
+count) i=0; while :; do i=$((i+1)); echo $i >> $2; sleep 0.02; done;;
+random) head -c 16 /dev/urandom | base64 > $2;;
+esac`
+
+func harness(d runtime.Driver, f *fake.Driver, dir string) runtimetest.Harness {
 	return runtimetest.Harness{
-		Driver: d, Image: "base", Patience: 10 * time.Second,
+		Driver: d, Image: "base", Patience: 10 * time.Second, Program: []string{"sh", "-c", program, "program"},
 		Kill: func(_ *testing.T, id string) { f.Kill(id, runtime.ReasonKilled) },
+		Damage: func(t *testing.T, what, how string) {
+			if err := f.Damage(what, how); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Left: func(t *testing.T) []string {
+			var left []string
+			for _, pattern := range []string{"*", ".memory/*", ".undo/*", ".saves/*"} {
+				found, err := filepath.Glob(filepath.Join(dir, pattern))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, path := range found {
+					if name := filepath.Base(path); name != ".memory" && name != ".undo" && name != ".saves" {
+						left = append(left, path)
+					}
+				}
+			}
+			return left
+		},
 	}
 }

@@ -8,10 +8,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/berthrun/berth/internal/guest"
+	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
@@ -96,4 +100,84 @@ func (c *client) read(path string) (string, error) {
 	var out guest.FileData
 	err = json.Unmarshal(body, &out)
 	return string(out.Data), err
+}
+
+// configure gives the guest what is renewed after each restore.
+func (c *client) configure(in guest.Configure) {
+	c.t.Helper()
+	code, body, err := c.do(http.MethodPost, "/configure", in)
+	if err != nil || code != http.StatusOK {
+		c.t.Fatalf("configure: %d %s %v", code, body, err)
+	}
+	if in.Token != "" {
+		c.token = in.Token
+	}
+}
+
+// run starts the harness's program with two words, and waits for its end where it has one.
+func (c *client) run(path, word, file string) {
+	c.t.Helper()
+	in := guest.Start{ID: id.New("proc"), Argv: append(slices.Clone(c.s.Program), word, file), Cwd: "/tmp", User: "root"}
+	code, body, err := c.do(http.MethodPost, path, in)
+	if err != nil || code != http.StatusOK {
+		c.t.Fatalf("run %s %s: %d %s %v", word, file, code, body, err)
+	}
+}
+
+// count starts a process that counts, and waits until it does.
+func (c *client) count() {
+	c.t.Helper()
+	c.run("/processes", "count", "counted")
+	c.counted(2)
+}
+
+// counted waits until the process that counts has come to a number at least, and gives the last. What it wrote must be all numbers in their order:
+// else its memory and the disk are not of one moment.
+func (c *client) counted(least int) int {
+	c.t.Helper()
+	deadline, tick := time.After(c.s.Patience), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, err := c.read("/tmp/counted")
+		n := 0
+		for line := range strings.Lines(text) {
+			if !strings.HasSuffix(line, "\n") {
+				break // being written
+			}
+			if n++; line != strconv.Itoa(n)+"\n" {
+				c.t.Fatalf("line %d of the count is %q", n, line)
+			}
+		}
+		if n >= least {
+			return n
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			c.t.Fatalf("the count is at %d, %v; want %d", n, err, least)
+		}
+	}
+}
+
+// random gives what a process gets from the kernel at random.
+func (c *client) random() string {
+	c.t.Helper()
+	c.run("/exec", "random", "random")
+	text, err := c.read("/tmp/random")
+	if err != nil || len(text) < 16 {
+		c.t.Fatalf("random bytes: %q, %v", text, err)
+	}
+	return text
+}
+
+// wantFile compares a file's content; an empty one means that there is no such file.
+func (c *client) wantFile(path, want string) {
+	c.t.Helper()
+	got, err := c.read(path)
+	if want == "" && err == nil {
+		c.t.Errorf("%s is there: %q", path, got)
+	}
+	if want != "" && (err != nil || got != want) {
+		c.t.Errorf("%s = %q, %v; want %q", path, got, err, want)
+	}
 }

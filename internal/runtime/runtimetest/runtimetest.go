@@ -22,10 +22,22 @@ import (
 type Harness struct {
 	// Driver has no sandboxes yet, and nobody else uses it meanwhile. The suite does not close it.
 	Driver runtime.Driver
-	// Image is prepared: a guest that speaks /hello, /files/write and /files/read boots on it.
+	// Image is prepared: a guest that speaks /hello, /configure, /files/write, /files/read, /processes and /exec boots on it.
 	Image string
+	// Program is what is run inside, with two more words. "count F" appends the numbers from 1 on to the file F, one a line, several a second and for
+	// ever; "random F" writes what the kernel gives at random to F, and ends.
+	Program []string
 	// Kill ends a running sandbox as something outside of the driver would, without waiting.
 	Kill func(t *testing.T, id string)
+	// Damage changes the memory file of a suspended sandbox, or of a save. how is truncated, missing or foreign (of another runtime).
+	// Without it the tests of such files are left out.
+	Damage func(t *testing.T, what, how string)
+	// Tasks counts the processes on the host that belong to a sandbox; nil where it cannot be known.
+	Tasks func(t *testing.T, id string) int
+	// Left tells what the driver still has that belongs to no sandbox and no save; nil where it cannot be known.
+	Left func(t *testing.T) []string
+	// Forked says that copies with memory, and sandboxes that were rewound, have their processes, and not only what the guest knew.
+	Forked bool
 	// Patience bounds every wait of the suite; default 30 s.
 	Patience time.Duration
 	// Parallel is how many sandboxes are made at once; default 6.
@@ -69,9 +81,31 @@ func Run(t *testing.T, h Harness) {
 	} {
 		t.Run(tt.name, tt.run)
 	}
-	left, err := h.Driver.List(t.Context())
-	if err != nil || len(left) != 0 {
-		t.Errorf("left at the end: %v, %v; want none", left, err)
+	if h.Driver.Capabilities().Memory {
+		t.Run("on disk", s.onDisk)
+	}
+	if h.Driver.Capabilities().Saves {
+		t.Run("saves", s.saves)
+	}
+	s.nothingLeft(t)
+}
+
+// nothingLeft checks that no sandbox is there, and nothing of one.
+func (s *suite) nothingLeft(t *testing.T) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	if left, err := s.Driver.List(ctx); err != nil || len(left) != 0 {
+		t.Errorf("sandboxes left: %v, %v; want none", left, err)
+	}
+	if s.Driver.Capabilities().Saves {
+		if left, err := s.Driver.Saves(ctx); err != nil || len(left) != 0 {
+			t.Errorf("saves left: %v, %v; want none", left, err)
+		}
+	}
+	if s.Left != nil {
+		if left := s.Left(t); len(left) != 0 {
+			t.Errorf("left: %q; want nothing", left)
+		}
 	}
 }
 

@@ -44,6 +44,18 @@ func (s *Store) Copy(from, to string, bytes int64) error {
 	return nil
 }
 
+// Sync makes all that disks hold durable.
+func (s *Store) Sync() error {
+	d, err := os.Open(s.dir)
+	if err == nil {
+		err = errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("sync disks: %w", err)
+	}
+	return nil
+}
+
 // partial ends the name of a copy that is not whole.
 const partial = ".partial"
 

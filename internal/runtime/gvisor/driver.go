@@ -90,7 +90,7 @@ func (d *Driver) Name() string { return "gvisor" }
 
 // Capabilities are those of the process as it was at Open.
 func (d *Driver) Capabilities() runtime.Capabilities {
-	return runtime.Capabilities{Pause: true, Quota: d.hello.Quota}
+	return runtime.Capabilities{Pause: true, Memory: true, Saves: true, Instant: d.hello.Snapshot, Quota: d.hello.Quota}
 }
 
 // Hello asks the process what it is.

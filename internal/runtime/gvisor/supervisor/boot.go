@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
@@ -52,7 +53,11 @@ func (s *Supervisor) Create(ctx context.Context, spec runtime.Spec) (runtime.Sta
 	if err := s.check(&spec); err != nil {
 		return runtime.Status{}, err
 	}
-	return s.do(ctx, spec.ID, true, func(ctx context.Context, sb *sandbox) (runtime.Status, error) { return s.create(ctx, sb, spec) })
+	return s.do(ctx, spec.ID, true, func(ctx context.Context, sb *sandbox) (runtime.Status, error) {
+		return s.make(ctx, sb, spec, func(r record) (origin, error) {
+			return origin{fresh: true}, s.disks.Create(sb.id, r.Spec.Resources.DiskGiB<<30)
+		})
+	})
 }
 
 // Start boots a stopped one.
@@ -89,14 +94,25 @@ func (s *Supervisor) check(spec *runtime.Spec) error {
 	return nil
 }
 
-func (s *Supervisor) create(ctx context.Context, sb *sandbox, spec runtime.Spec) (runtime.Status, error) {
+// origin is what a boot begins with.
+type origin struct {
+	fresh  bool    // an empty disk
+	memory *memory // of a kernel that is brought back; nil boots
+	dir    string  // of the memory
+}
+
+// make makes a sandbox: disk makes its disk and says how it boots.
+func (s *Supervisor) make(ctx context.Context, sb *sandbox, spec runtime.Spec, disk func(record) (origin, error)) (runtime.Status, error) {
 	if r, ok := sb.record(); ok {
 		r, err := newer(r, spec.Generation)
 		if err != nil {
 			return runtime.Status{}, err
 		}
-		if r.Phase == stopped {
+		switch r.Phase {
+		case stopped:
 			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is stopped", sb.id).Because("stopped").Suggest("Start it.")
+		case suspended:
+			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is paused", sb.id).Because("paused").Suggest("Wake it.")
 		}
 		return s.keepGeneration(sb, r)
 	}
@@ -113,11 +129,12 @@ func (s *Supervisor) create(ctx context.Context, sb *sandbox, spec runtime.Spec)
 	if err == nil {
 		err = sb.put(r)
 	}
+	var from origin
 	if err == nil {
-		err = s.disks.Create(sb.id, spec.Resources.DiskGiB<<30)
+		from, err = disk(r)
 	}
 	if err == nil {
-		err = s.boot(sb, r, true)
+		err = s.boot(sb, r, from)
 	}
 	if err != nil {
 		return runtime.Status{}, errors.Join(s.failed(err), s.remove(sb, r))
@@ -137,6 +154,9 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 	if r.Phase != stopped {
 		return s.keepGeneration(sb, r)
 	}
+	if r, err = s.letGo(sb, r); err != nil {
+		return runtime.Status{}, err
+	}
 	if err := s.takeTurnToBoot(ctx); err != nil {
 		return runtime.Status{}, err
 	}
@@ -148,7 +168,7 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 	}
 	err = s.disks.Limit(sb.id, spec.Resources.DiskGiB<<30)
 	if err == nil {
-		err = s.boot(sb, r, false)
+		err = s.boot(sb, r, origin{})
 	}
 	if err != nil {
 		return runtime.Status{}, errors.Join(s.failed(err), s.teardown(sb, r), sb.put(before))
@@ -188,7 +208,7 @@ func (s *Supervisor) takeTurnToBoot(ctx context.Context) error {
 }
 
 // boot brings a sandbox up on the disk that it has, and records that it runs.
-func (s *Supervisor) boot(sb *sandbox, r record, fresh bool) error {
+func (s *Supervisor) boot(sb *sandbox, r record, from origin) error {
 	spec := r.Spec
 	internet := spec.Network == runtime.NetworkInternet
 	layers, err := disk.Stack(s.path(), spec.Image)
@@ -198,7 +218,12 @@ func (s *Supervisor) boot(sb *sandbox, r record, fresh bool) error {
 	if err := s.disks.Mount(sb.id, s.mount(sb.id), layers...); err != nil {
 		return err
 	}
-	if err := furnish(s.mount(sb.id), spec.Hostname, netns.Resolv(internet), fresh); err != nil {
+	if from.memory != nil {
+		err = furnishTmp(s.mount(sb.id)) // its kernel knows the rest as it is
+	} else {
+		err = furnish(s.mount(sb.id), spec.Hostname, netns.Resolv(internet), from.fresh)
+	}
+	if err != nil {
 		return err
 	}
 	if err := s.nets.Setup(sb.id, r.Slot, internet); err != nil {
@@ -207,12 +232,16 @@ func (s *Supervisor) boot(sb *sandbox, r record, fresh bool) error {
 	if err := s.groups.Create(sb.id, bootLimits(spec.Resources)); err != nil {
 		return err
 	}
-	oci := ociSpec(spec, s.mount(sb.id), s.nets.Path(sb.id), s.guest)
+	r.Runtime, r.Guest = s.hello.RuntimeSHA256, s.hello.GuestSHA256
+	if from.memory != nil {
+		r.Runtime, r.Guest = from.memory.Runtime, from.memory.Guest
+	}
+	oci := ociSpec(spec, s.mount(sb.id), s.nets.Path(sb.id), s.guestFile(r.Guest))
 	j := join{Procs: s.groups.Procs(sb.id), TotalMemory: spec.Resources.MemoryMiB << 20, CPUs: visibleCPUs(spec.Resources.VCPU, goruntime.NumCPU())}
 	if err := writeBundle(sb.bundle(), oci, j); err != nil {
 		return err
 	}
-	l, err := s.launch(sb)
+	l, err := s.launch(sb, from)
 	if err != nil {
 		return errors.Join(err, s.quote(sb))
 	}
@@ -275,7 +304,7 @@ func limits(r runtime.Resources) cgroup.Limits {
 }
 
 // launch has gVisor make the sandbox and start the guest in it.
-func (s *Supervisor) launch(sb *sandbox) (*live, error) {
+func (s *Supervisor) launch(sb *sandbox, from origin) (*live, error) {
 	conf, err := s.gvisorConfig(sb)
 	if err != nil {
 		return nil, err
@@ -284,7 +313,9 @@ func (s *Supervisor) launch(sb *sandbox) (*live, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read spec: %w", err)
 	}
-	cont, err := container.New(conf, container.Args{ID: sb.id, Spec: spec, BundleDir: sb.bundle()})
+	verified, cancel := from.verify()
+	defer cancel()
+	cont, err := s.container(conf, container.Args{ID: sb.id, Spec: spec, BundleDir: sb.bundle()}, from)
 	if err != nil {
 		return nil, fmt.Errorf("make container: %w", err)
 	}
@@ -303,10 +334,49 @@ func (s *Supervisor) launch(sb *sandbox) (*live, error) {
 		return nil, fmt.Errorf("watch sandbox: %w", err)
 	}
 	s.watchDeath(sb, l)
-	if err := cont.Start(conf); err != nil {
+	if err := <-verified; err != nil {
+		return nil, err
+	}
+	if from.memory == nil {
+		err = cont.Start(conf)
+	} else {
+		pages := filepath.Join(from.dir, checkpointfiles.PagesFileName)
+		err = cont.Restore(conf, from.dir, direct(pages), true, nil) // pages are read when they are needed
+	}
+	if err != nil {
 		return nil, fmt.Errorf("start container: %w", err)
 	}
 	return l, nil
+}
+
+// verify begins to read the memory's files, while the processes that will have it start.
+func (o origin) verify() (<-chan error, context.CancelFunc) {
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	if o.memory == nil {
+		done <- nil
+		return done, cancel
+	}
+	go func() { done <- o.memory.verify(ctx, o.dir) }()
+	return done, cancel
+}
+
+// container starts the processes of a sandbox: of this program, or of the one that its memory is of. gVisor takes the program's path from a global variable.
+func (s *Supervisor) container(conf *config.Config, args container.Args, from origin) (*container.Container, error) {
+	if from.memory == nil || from.memory.Runtime == s.hello.RuntimeSHA256 {
+		s.exe.RLock()
+		defer s.exe.RUnlock()
+		return container.New(conf, args)
+	}
+	path, err := s.program(from.memory.Runtime)
+	if err != nil {
+		return nil, errMemory(err, reasonForeign, "the program that made it is not kept here any more")
+	}
+	s.exe.Lock()
+	defer s.exe.Unlock()
+	specutils.ExePath = path
+	defer func() { specutils.ExePath = selfExe }()
+	return container.New(conf, args)
 }
 
 // gvisorConfig is the configuration of one sandbox: what goes wrong in it is written to files of its own.

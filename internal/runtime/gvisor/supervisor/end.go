@@ -72,6 +72,13 @@ func (s *Supervisor) stopped(sb *sandbox, r record, reason string) (runtime.Stat
 	if err := s.teardown(sb, r); err != nil {
 		return runtime.Status{}, errs.Wrap(errs.Unavailable, err, "the sandbox could not be stopped on this node").Because("stop_failed")
 	}
+	// One that died before its wake was settled can still be rewound.
+	if keep := r.Unsettled && reason != runtime.ReasonRequested; !keep {
+		r.Unsettled = false
+		if err := s.dropMemory(sb); err != nil {
+			return runtime.Status{}, err
+		}
+	}
 	r.Phase, r.Reason, r.ExitStatus, r.Since, r.Boot, r.Gofer = stopped, reason, status, s.now(), proc.Process{}, proc.Process{}
 	if err := sb.put(r); err != nil {
 		return runtime.Status{}, err
@@ -111,7 +118,7 @@ func (s *Supervisor) remove(sb *sandbox, r record) error {
 	if err := s.teardown(sb, r); err != nil {
 		return err
 	}
-	if err := s.disks.Remove(sb.id); err != nil {
+	if err := errors.Join(s.disks.Remove(sb.id), s.disks.Remove(wakeDisk(sb.id))); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(sb.dir); err != nil {

@@ -98,11 +98,7 @@ func (s *Supervisor) handler(end context.CancelCauseFunc) http.Handler {
 	handle(mux, wire.PathResume, func(ctx context.Context, in wire.Ref) (runtime.Status, error) {
 		return s.Resume(ctx, in.ID, in.Generation)
 	})
-	for _, path := range []string{"POST " + wire.PathSuspend, "POST " + wire.PathWake, "POST " + wire.PathRewind, "POST " + wire.PathSettle, "POST " + wire.PathSave, "POST " + wire.PathClone, "GET " + wire.PathSaves, "POST " + wire.PathForget} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
-			answer(w, nil, errs.E(errs.Unavailable, "the gvisor driver cannot do this yet").Because("not_supported"))
-		})
-	}
+	s.handleSaves(mux)
 	mux.HandleFunc("POST "+wire.PathDial, s.dial)
 	mux.HandleFunc("POST "+wire.PathShutdown, func(w http.ResponseWriter, r *http.Request) {
 		cause := errEnd
@@ -114,6 +110,27 @@ func (s *Supervisor) handler(end context.CancelCauseFunc) http.Handler {
 		end(cause)
 	})
 	return mux
+}
+
+func (s *Supervisor) handleSaves(mux *http.ServeMux) {
+	handle(mux, wire.PathSuspend, func(ctx context.Context, in wire.Ref) (runtime.Status, error) {
+		return s.Suspend(ctx, in.ID, in.Generation)
+	})
+	handle(mux, wire.PathWake, s.Wake)
+	handle(mux, wire.PathRewind, func(ctx context.Context, in wire.Ref) (runtime.Status, error) {
+		return s.Rewind(ctx, in.ID, in.Generation)
+	})
+	handle(mux, wire.PathSettle, func(ctx context.Context, in wire.Ref) (struct{}, error) {
+		return struct{}{}, s.Settle(ctx, in.ID, in.Generation)
+	})
+	handle(mux, wire.PathSave, func(ctx context.Context, in wire.Ref) (runtime.Save, error) {
+		return s.Save(ctx, in.ID, in.Generation, in.Name, in.Save)
+	})
+	handle(mux, wire.PathClone, func(ctx context.Context, in wire.Clone) (runtime.Status, error) {
+		return s.Clone(ctx, in.Spec, in.Name, in.Options)
+	})
+	mux.HandleFunc("GET "+wire.PathSaves, func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Saves(), nil) })
+	handle(mux, wire.PathForget, func(_ context.Context, in wire.Ref) (struct{}, error) { return struct{}{}, s.Forget(in.Name) })
 }
 
 // handle serves one call: its input is the body, its output the answer.

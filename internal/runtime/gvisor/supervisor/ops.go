@@ -74,27 +74,34 @@ func (s *Supervisor) freeze(ctx context.Context, id string, generation int64, fr
 		if err != nil {
 			return runtime.Status{}, err
 		}
-		l := sb.current()
-		switch {
-		case r.Phase == to:
+		switch r.Phase {
+		case to:
 			return s.keepGeneration(sb, r)
-		case r.Phase != from || l == nil || l.cont == nil:
-			return runtime.Status{}, errs.E(errs.InvalidState, "sandbox %s is %s", id, r.Phase).Because(string(r.Phase))
+		case from:
+			return s.thaw(sb, r, to)
 		}
-		if to == paused {
-			err = l.cont.Pause()
-		} else {
-			err = l.cont.Resume()
-		}
-		if err != nil {
-			return runtime.Status{}, errs.Wrap(errs.Unavailable, err, "the sandbox could not be made %s", to).Because("freeze_failed")
-		}
-		r.Phase, r.Since = to, s.now()
-		if err := sb.put(r); err != nil {
-			return runtime.Status{}, err
-		}
-		return s.announce(sb), nil
+		return runtime.Status{}, errPhase(&r)
 	})
+}
+
+// thaw freezes a running sandbox or lets a frozen one go on. The turn is held.
+func (s *Supervisor) thaw(sb *sandbox, r record, to phase) (runtime.Status, error) {
+	l := sb.current()
+	if l == nil || l.cont == nil {
+		return runtime.Status{}, errPhase(&r)
+	}
+	call := l.cont.Resume
+	if to == paused {
+		call = l.cont.Pause
+	}
+	if err := call(); err != nil {
+		return runtime.Status{}, errs.Wrap(errs.Unavailable, err, "the sandbox could not be made %s", to).Because("freeze_failed")
+	}
+	r.Phase, r.Since = to, s.now()
+	if err := sb.put(r); err != nil {
+		return runtime.Status{}, err
+	}
+	return s.announce(sb), nil
 }
 
 // Stats reads a running sandbox.
@@ -124,7 +131,10 @@ func (s *Supervisor) alive(id string) (*live, record, error) {
 	if sb.rec == nil || sb.rec.Phase == creating || sb.rec.Phase == deleting {
 		return nil, record{}, notFound(id)
 	}
-	if sb.live == nil || sb.rec.Phase != running && sb.rec.Phase != paused {
+	if sb.rec.Phase == suspended || sb.rec.Phase == waking {
+		return nil, record{}, errs.E(errs.InvalidState, "sandbox %s is paused", id).Because("paused")
+	}
+	if sb.live == nil || !sb.rec.Phase.lives() {
 		return nil, record{}, errs.E(errs.InvalidState, "sandbox %s is not running", id).Because("stopped")
 	}
 	return sb.live, *sb.rec, nil
@@ -167,7 +177,7 @@ func (s *Supervisor) Dial(ctx context.Context, id string, port int) (*net.TCPCon
 	if err != nil {
 		return nil, nil, err
 	}
-	if r.Phase == paused {
+	if r.Phase == paused || r.Before == paused {
 		return nil, nil, errs.E(errs.InvalidState, "sandbox %s is paused", id).Because("paused")
 	}
 	if port < 1 || port > 65535 {

@@ -16,13 +16,17 @@ import (
 type phase string
 
 const (
-	creating phase = "creating" // not acknowledged: an interruption undoes it
-	starting phase = "starting" // an interruption leaves it stopped
-	running  phase = "running"
-	paused   phase = "paused"
-	stopping phase = "stopping" // an interruption is finished
-	stopped  phase = "stopped"
-	deleting phase = "deleting" // an interruption is finished
+	creating   phase = "creating" // not acknowledged: an interruption undoes it
+	starting   phase = "starting" // an interruption leaves it stopped
+	running    phase = "running"
+	paused     phase = "paused"
+	suspending phase = "suspending" // an interruption lets it go on as it was
+	saving     phase = "saving"     // the same
+	suspended  phase = "suspended"  // only its disk and its memory's files are there
+	waking     phase = "waking"     // an interruption leaves it suspended
+	stopping   phase = "stopping"   // an interruption is finished
+	stopped    phase = "stopped"
+	deleting   phase = "deleting" // an interruption is finished
 )
 
 // record is all that survives this process, one file a sandbox. It is written before anything is done.
@@ -34,7 +38,11 @@ type record struct {
 	ExitStatus int          `json:"exitStatus"`
 	Since      time.Time    `json:"since"`
 	Slot       int          `json:"slot"`
-	BootID     string       `json:"bootId,omitempty"` // of the machine, when it was booted
+	Before     phase        `json:"before,omitempty"`    // of one that stands still for a moment: what it was
+	Unsettled  bool         `json:"unsettled,omitempty"` // it was woken, and its memory's files are kept
+	Runtime    string       `json:"runtime,omitempty"`   // hash of the program that its kernel is
+	Guest      string       `json:"guest,omitempty"`     // hash of the guest inside
+	BootID     string       `json:"bootId,omitempty"`    // of the machine, when it was booted
 	Boot       proc.Process `json:"boot"`
 	Gofer      proc.Process `json:"gofer"`
 }
@@ -47,6 +55,13 @@ func (r *record) status(address string) runtime.Status {
 		st.State = runtime.Running
 	case paused:
 		st.State, st.Depth = runtime.Paused, runtime.Frozen
+	case suspended, waking:
+		st.State, st.Depth = runtime.Paused, runtime.OnDisk
+	case suspending, saving:
+		st.State = runtime.Running
+		if r.Before == paused {
+			st.State, st.Depth = runtime.Paused, runtime.Frozen
+		}
 	case stopping:
 		st.State = runtime.Stopped
 		if r.Reason == runtime.ReasonRequested {
@@ -113,8 +128,11 @@ const maxSlots = 1 << 24
 
 func (p phase) known() bool {
 	switch p {
-	case creating, starting, running, paused, stopping, stopped, deleting:
+	case creating, starting, running, paused, suspending, saving, suspended, waking, stopping, stopped, deleting:
 		return true
 	}
 	return false
 }
+
+// lives reports whether a sandbox in this phase has a kernel.
+func (p phase) lives() bool { return p == running || p == paused || p == suspending || p == saving }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"gvisor.dev/gvisor/runsc/container"
 
@@ -22,6 +23,9 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	alive, err := proc.Scan(s.path("gvisor"))
 	if err != nil {
 		return fmt.Errorf("list processes: %w", err)
+	}
+	if err := s.loadSaves(); err != nil {
+		return err
 	}
 	for _, e := range entries {
 		if err := ctx.Err(); err != nil {
@@ -61,8 +65,15 @@ func (s *Supervisor) take(id string, alive []proc.Found) error {
 		return errors.Join(s.end(id, alive), s.remove(sb, *r))
 	case running, paused:
 		return s.reattach(sb, *r, alive)
-	case stopped:
+	case suspending, saving:
+		return s.unfinished(sb, *r, alive)
+	case stopped, suspended:
 		return s.end(id, alive)
+	case waking:
+		if err := s.end(id, alive); err != nil {
+			return err
+		}
+		return s.rewound(sb, *r, r.Spec)
 	default: // starting, stopping
 		reason := r.Reason
 		if r.Phase == starting || reason == "" {
@@ -74,6 +85,36 @@ func (s *Supervisor) take(id string, alive []proc.Found) error {
 		_, err := s.stopped(sb, *r, reason)
 		return err
 	}
+}
+
+// unfinished has a sandbox go on that stood still while something was kept of it, which was not finished.
+func (s *Supervisor) unfinished(sb *sandbox, r record, alive []proc.Found) error {
+	s.log.Info("a sandbox goes on after an interruption", "sandbox", sb.id, "phase", r.Phase)
+	if r.Phase == suspending {
+		if err := os.RemoveAll(sb.memory()); err != nil {
+			return err
+		}
+	}
+	before := r
+	if r.Phase, r.Before = before.Before, ""; r.Phase != paused {
+		r.Phase = running
+	}
+	if err := s.reattach(sb, r, alive); err != nil {
+		return err
+	}
+	l := sb.current()
+	if l == nil {
+		return nil // it had died
+	}
+	if r.Phase == running && l.cont != nil {
+		// gVisor's own record may say that it runs though it stands still, as when this process ended between the two.
+		if err := l.cont.Resume(); err != nil {
+			if err := l.cont.Sandbox.Resume(sb.id); err != nil {
+				s.log.Warn("sandbox does not go on", "sandbox", sb.id, "error", err)
+			}
+		}
+	}
+	return sb.put(r)
 }
 
 // salvage makes a record for a sandbox whose own cannot be read: it becomes a stopped one that still has its disk. The damaged file is kept.
@@ -182,11 +223,23 @@ func (s *Supervisor) sweep(alive []proc.Found) error {
 	disks, err := s.disks.List()
 	failed = errors.Join(failed, err)
 	for _, id := range disks {
-		if _, ok := s.sandboxes[id]; !ok {
+		if !s.owned(id) {
 			failed = errors.Join(failed, s.disks.Remove(id))
 		}
 	}
 	return errors.Join(failed, s.sweepStates(slots))
+}
+
+// owned reports whether somebody has a disk: a sandbox, a wake that is not settled, or a save.
+func (s *Supervisor) owned(disk string) bool {
+	if id, ok := strings.CutPrefix(disk, wakePrefix); ok {
+		sb := s.sandboxes[id]
+		return sb != nil && sb.rec.Unsettled
+	}
+	if name, ok := strings.CutPrefix(disk, savePrefix); ok {
+		return s.saves[name] != nil
+	}
+	return s.sandboxes[disk] != nil
 }
 
 // sweepStates removes the files of gVisor that no running sandbox has.

@@ -132,6 +132,9 @@ func TestGuestAddress(t *testing.T) {
 	if want := ":" + strconv.Itoa(guest.Port); guestAddress != want {
 		t.Errorf("guestAddress = %s, want %s", guestAddress, want)
 	}
+	if guestProtocol != guest.Protocol {
+		t.Errorf("guestProtocol = %d, want %d", guestProtocol, guest.Protocol)
+	}
 }
 
 func TestVisibleCPUs(t *testing.T) {

@@ -21,14 +21,8 @@ func furnish(rootfs, hostname, resolv string, fresh bool) error {
 		return fmt.Errorf("open disk: %w", err)
 	}
 	defer root.Close()
-	if info, err := root.Lstat("tmp"); err != nil || !info.IsDir() {
-		// gVisor's file server mounts it by its path on the host: a link here must not be followed there.
-		if err := root.RemoveAll("tmp"); err != nil {
-			return fmt.Errorf("replace /tmp: %w", err)
-		}
-		if err := errors.Join(root.Mkdir("tmp", 0o777), root.Chmod("tmp", 0o777|fs.ModeSticky)); err != nil {
-			return fmt.Errorf("make /tmp: %w", err)
-		}
+	if err := furnishTmp(rootfs); err != nil {
+		return err
 	}
 	if info, err := root.Lstat("etc"); errors.Is(err, fs.ErrNotExist) {
 		if err := root.Mkdir("etc", 0o755); err != nil {
@@ -45,6 +39,25 @@ func furnish(rootfs, hostname, resolv string, fresh bool) error {
 	}
 	if fresh || resolvIsOurs(root) {
 		return replace(root, "etc/resolv.conf", resolvMark+resolv)
+	}
+	return nil
+}
+
+// furnishTmp sees to a real /tmp: gVisor's file server mounts it by its path on the host, and a link there must not be followed.
+func furnishTmp(rootfs string) error {
+	root, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return fmt.Errorf("open disk: %w", err)
+	}
+	defer root.Close()
+	if info, err := root.Lstat("tmp"); err == nil && info.IsDir() {
+		return nil
+	}
+	if err := root.RemoveAll("tmp"); err != nil {
+		return fmt.Errorf("replace /tmp: %w", err)
+	}
+	if err := errors.Join(root.Mkdir("tmp", 0o777), root.Chmod("tmp", 0o777|fs.ModeSticky)); err != nil {
+		return fmt.Errorf("make /tmp: %w", err)
 	}
 	return nil
 }

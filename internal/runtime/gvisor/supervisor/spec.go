@@ -24,6 +24,9 @@ const (
 // guestAddress is guest.Port on every address. That package is not linked here for one number; a test compares them.
 const guestAddress = ":49980"
 
+// guestProtocol is guest.Protocol, for the same reason.
+const guestProtocol = 1
+
 // capabilities are those of root inside: Docker's, and those that tools of a machine of one's own need (mounts and namespaces, debuggers,
 // routes). gVisor's kernel holds them; on the host they mean nothing.
 func capabilities() *specs.LinuxCapabilities {

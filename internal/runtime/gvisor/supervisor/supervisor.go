@@ -63,6 +63,7 @@ type Supervisor struct {
 	bootID string
 	boots  chan struct{} // a slot for each boot at a time
 	events *hub
+	exe    sync.RWMutex // of specutils.ExePath
 
 	work sync.WaitGroup // operations and watches of deaths
 
@@ -70,6 +71,7 @@ type Supervisor struct {
 	closed    bool
 	sandboxes map[string]*sandbox
 	slots     map[int]bool
+	saves     map[string]*kept
 }
 
 // Open takes the root folder for itself, prepares the machine, and takes back or cleans up what an earlier process left. It fails where another
@@ -103,7 +105,7 @@ func Open(ctx context.Context, cfg Config) (*Supervisor, error) {
 	cfg.Root = root
 	s := &Supervisor{
 		cfg: cfg, log: cfg.Log, bootID: proc.BootID(), boots: make(chan struct{}, cfg.Parallel), events: newHub(),
-		sandboxes: map[string]*sandbox{}, slots: map[int]bool{},
+		sandboxes: map[string]*sandbox{}, slots: map[int]bool{}, saves: map[string]*kept{},
 	}
 	if n := len(s.stateFile("sbx_00000000000000000000", "sock")); n > maxSocketPath {
 		return nil, errs.E(errs.InvalidConfig, "the data folder's path is %d bytes too long for the sockets of sandboxes", n-maxSocketPath)
@@ -116,7 +118,7 @@ func Open(ctx context.Context, cfg Config) (*Supervisor, error) {
 }
 
 func (s *Supervisor) open(ctx context.Context) error {
-	for _, dir := range []string{"images", "sandboxes", "gvisor", "mounts", "log"} {
+	for _, dir := range []string{"images", "sandboxes", "gvisor", "mounts", "log", "saves"} {
 		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
 			return fmt.Errorf("make folder: %w", err)
 		}
@@ -142,7 +144,7 @@ func (s *Supervisor) open(ctx context.Context) error {
 		return fmt.Errorf("open disks: %w", err)
 	}
 	d := s.disks.Describe()
-	s.hello.Subnet, s.hello.Cgroups, s.hello.Disk, s.hello.Quota = s.nets.Subnet().String(), s.groups.Version(), string(d.Kind), d.Quota
+	s.hello.Subnet, s.hello.Cgroups, s.hello.Disk, s.hello.Quota, s.hello.Snapshot = s.nets.Subnet().String(), s.groups.Version(), string(d.Kind), d.Quota, d.Snapshot
 	s.hello.Warnings = append(s.hello.Warnings, d.Missing...)
 	for _, c := range s.groups.Missing() {
 		s.hello.Warnings = append(s.hello.Warnings, "limits of "+c+" are not enforced: this kernel has no such cgroup controller")
@@ -161,7 +163,7 @@ func (s *Supervisor) describeSelf() error {
 	if err != nil {
 		return errs.Wrap(errs.InvalidConfig, err, "the guest program cannot be read")
 	}
-	s.guest = s.path("guest-" + guest[:16])
+	s.guest = s.guestFile(guest)
 	if have, err := bundle.HashFile(s.guest); err != nil || have != guest {
 		if err := copyFile(s.cfg.Guest, s.guest); err != nil {
 			return fmt.Errorf("copy guest: %w", err)

@@ -53,9 +53,10 @@ type Hello struct {
 	StartedAt     time.Time `json:"startedAt"`
 	Root          string    `json:"root"`
 	Subnet        string    `json:"subnet"`
-	Cgroups       string    `json:"cgroups"` // v1, v2, or none
-	Disk          string    `json:"disk"`    // the kind of copy-on-write
-	Quota         bool      `json:"quota"`   // disk limits are enforced
+	Cgroups       string    `json:"cgroups"`  // v1, v2, or none
+	Disk          string    `json:"disk"`     // the kind of copy-on-write
+	Quota         bool      `json:"quota"`    // disk limits are enforced
+	Snapshot      bool      `json:"snapshot"` // copies of a disk take no time
 	Warnings      []string  `json:"warnings,omitempty"`
 }
 

@@ -1,0 +1,372 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
+	"gvisor.dev/gvisor/pkg/state/statefile"
+	gsandbox "gvisor.dev/gvisor/runsc/sandbox"
+
+	"github.com/berthrun/berth/internal/bundle"
+	"github.com/berthrun/berth/internal/disk"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// A memory folder holds what gVisor writes of a kernel, and memoryFile, which is written last: without it the rest is nothing.
+const memoryFile = "memory.json"
+
+// memory is what memoryFile says: all that must be the same again when the kernel is brought back, and what the files hold. gVisor itself compares only its
+// version's stamp and the CPU.
+type memory struct {
+	Driver        string              `json:"driver"`
+	Stamp         string              `json:"stamp"`   // of gVisor
+	Runtime       string              `json:"runtime"` // hash of the program
+	Guest         string              `json:"guest"`   // hash of the program inside
+	GuestProtocol int                 `json:"guestProtocol"`
+	CPU           []string            `json:"cpu"` // features that it may use
+	Image         string              `json:"image"`
+	Layers        []string            `json:"layers"` // the folders' names of the image's trees, uppermost first
+	Mounts        []string            `json:"mounts"` // destinations and options
+	VCPU          float64             `json:"vcpu"`
+	MemoryMiB     int64               `json:"memoryMiB"`
+	At            time.Time           `json:"at"`
+	Files         map[string]checksum `json:"files"`
+	Brief         bool                `json:"brief,omitempty"` // made for use at once: only sizes are kept
+}
+
+// checksum of a file. CRC-32C finds what a disk damages at the speed of the disk; it is no proof against whoever may write here.
+type checksum struct {
+	Bytes int64  `json:"bytes"`
+	CRC   uint32 `json:"crc32c"`
+}
+
+func (m *memory) bytes() (n int64) {
+	for _, f := range m.Files {
+		n += f.Bytes
+	}
+	return n
+}
+
+// Why a memory file is not used.
+const (
+	reasonMissing = "memory_missing"
+	reasonDamaged = "memory_damaged"
+	reasonForeign = "memory_foreign"
+)
+
+func errMemory(err error, reason, what string) error {
+	return errs.Wrap(errs.Unavailable, err, "the kept memory of the sandbox cannot be used: %s", what).Because(reason)
+}
+
+// cpuFeatures are those of this machine, sorted.
+var cpuFeatures = sync.OnceValue(func() []string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		name, value, ok := strings.Cut(line, ":")
+		if n := strings.TrimSpace(name); ok && (n == "flags" || n == "Features") {
+			f := strings.Fields(value)
+			slices.Sort(f)
+			return f
+		}
+	}
+	return nil
+})
+
+// mountsOf names what a kernel has mounted, without what may differ.
+func mountsOf(spec *specs.Spec) []string {
+	out := make([]string, 0, len(spec.Mounts))
+	for _, m := range spec.Mounts {
+		out = append(out, m.Destination+" "+m.Type+" "+strings.Join(m.Options, ","))
+	}
+	return out
+}
+
+// write has gVisor write the kernel of a frozen sandbox into a new folder. Nothing is durable yet, and nothing describes it: finish does that.
+func (s *Supervisor) write(sb *sandbox, dir string) error {
+	l := sb.current()
+	if l == nil || l.cont == nil {
+		return errs.E(errs.Unavailable, "the memory of this sandbox cannot be written: gVisor's state of it was lost").Because("freeze_failed")
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+		return fmt.Errorf("make memory folder: %w", err)
+	}
+	conf, err := s.gvisorConfig(sb)
+	if err != nil {
+		return err
+	}
+	if err := l.cont.Checkpoint(conf, dir, gsandbox.CheckpointOpts{Compression: statefile.CompressionLevelNone, Resume: true}); err != nil {
+		return fmt.Errorf("write memory: %w", err)
+	}
+	return nil
+}
+
+// finish makes what write wrote durable, and says what it is. From then on it may be used.
+func (s *Supervisor) finish(r record, dir string, brief bool) (*memory, error) {
+	m := &memory{
+		Driver: "gvisor", Stamp: s.hello.Stamp, Runtime: r.Runtime, Guest: r.Guest, GuestProtocol: guestProtocol, CPU: cpuFeatures(), Image: r.Spec.Image,
+		Mounts: mountsOf(ociSpec(r.Spec, "", "", "")), VCPU: r.Spec.Resources.VCPU, MemoryMiB: r.Spec.Resources.MemoryMiB,
+		At: s.now(), Files: map[string]checksum{}, Brief: brief,
+	}
+	layers, err := s.layers(r.Spec.Image)
+	if err != nil {
+		return nil, err
+	}
+	m.Layers = layers
+	for _, name := range memoryFiles {
+		if m.Files[name], err = seal(filepath.Join(dir, name), brief); err != nil {
+			return nil, fmt.Errorf("sync memory: %w", err)
+		}
+	}
+	if err := s.keepPrograms(m.Runtime); err != nil {
+		return nil, err
+	}
+	if err := writeDurably(filepath.Join(dir, memoryFile), m); err != nil {
+		return nil, fmt.Errorf("describe memory: %w", err)
+	}
+	return m, nil
+}
+
+var memoryFiles = []string{checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName}
+
+// seal makes a file durable and sums it up. A brief one is neither.
+func seal(path string, brief bool) (checksum, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return checksum{}, err
+	}
+	defer f.Close()
+	if brief {
+		info, err := f.Stat()
+		if err != nil {
+			return checksum{}, err
+		}
+		return checksum{Bytes: info.Size()}, nil
+	}
+	if err := f.Sync(); err != nil {
+		return checksum{}, err
+	}
+	return sum(context.Background(), f)
+}
+
+func sum(ctx context.Context, f *os.File) (checksum, error) {
+	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	buf := make([]byte, 1<<20)
+	var n int64
+	for ctx.Err() == nil {
+		k, err := f.Read(buf)
+		_, _ = h.Write(buf[:k])
+		n += int64(k)
+		if errors.Is(err, io.EOF) {
+			return checksum{n, h.Sum32()}, nil
+		}
+		if err != nil {
+			return checksum{}, err
+		}
+	}
+	return checksum{}, ctx.Err()
+}
+
+// writeDurably replaces a small file so that a crash leaves the old or the new one.
+func writeDurably(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// readMemory reads what a memory folder says of itself.
+func readMemory(dir string) (*memory, error) {
+	b, err := os.ReadFile(filepath.Join(dir, memoryFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errMemory(err, reasonMissing, "it is not there")
+	}
+	m := &memory{}
+	if err == nil {
+		err = json.Unmarshal(b, m)
+	}
+	if err != nil || len(m.Files) == 0 {
+		return nil, errMemory(err, reasonDamaged, "its description cannot be read")
+	}
+	return m, nil
+}
+
+// fits refuses a memory that this node, or a sandbox of this spec, cannot have.
+func (s *Supervisor) fits(m *memory, spec runtime.Spec) error {
+	foreign := func(format string, args ...any) error {
+		return errMemory(nil, reasonForeign, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case m.Driver != "gvisor":
+		return foreign("it was made by the driver %q", m.Driver)
+	case m.Stamp != s.hello.Stamp:
+		return foreign("it was made by another version of gVisor, %s", m.Stamp)
+	case m.Image != spec.Image:
+		return foreign("it was made on another image")
+	case m.VCPU != spec.Resources.VCPU || m.MemoryMiB != spec.Resources.MemoryMiB:
+		return foreign("it was made with %g cores and %d MiB of memory, which must stay the same", m.VCPU, m.MemoryMiB)
+	case !slices.Equal(m.Mounts, mountsOf(ociSpec(spec, "", "", ""))):
+		return foreign("it was made with other mounts")
+	}
+	if layers, err := s.layers(spec.Image); err != nil || !slices.Equal(layers, m.Layers) {
+		return foreign("the layers of its image are not the same any more")
+	}
+	for _, f := range m.CPU {
+		if _, ok := slices.BinarySearch(cpuFeatures(), f); !ok {
+			return foreign("it was made on a processor with %s", f)
+		}
+	}
+	if _, err := s.program(m.Runtime); err != nil {
+		return foreign("the program that made it is not kept here any more")
+	}
+	if _, err := os.Stat(s.guestFile(m.Guest)); err != nil {
+		return foreign("the guest inside of it is not kept here any more")
+	}
+	return nil
+}
+
+// verify reads all files of a memory folder and compares them.
+func (m *memory) verify(ctx context.Context, dir string) error {
+	for _, name := range memoryFiles {
+		f, err := os.Open(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return errMemory(err, reasonMissing, "a file of it is not there")
+		} else if err != nil {
+			return errMemory(err, reasonDamaged, "a file of it cannot be opened")
+		}
+		info, err := f.Stat()
+		if err == nil && info.Size() != m.Files[name].Bytes {
+			err = errors.Join(fmt.Errorf("%s has %d bytes, not %d", name, info.Size(), m.Files[name].Bytes), f.Close())
+			return errMemory(err, reasonDamaged, "a file of it has another size")
+		}
+		if m.Brief {
+			_ = f.Close()
+			continue
+		}
+		got, err := sum(ctx, f)
+		err = errors.Join(err, f.Close())
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil || got != m.Files[name] {
+			return errMemory(err, reasonDamaged, "a file of it is not what was written")
+		}
+	}
+	return nil
+}
+
+// direct reports whether a memory's pages are better read past the page cache: when less than half of them are in it.
+func direct(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return false
+	}
+	b, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return false
+	}
+	defer unix.Munmap(b) //nolint:errcheck // of our own mapping
+	page := os.Getpagesize()
+	present := make([]byte, (len(b)+page-1)/page)
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(unsafe.Pointer(&present[0]))); errno != 0 {
+		return false
+	}
+	resident := 0
+	for _, p := range present {
+		resident += int(p & 1)
+	}
+	return 2*resident < len(present)
+}
+
+// layers names the trees of an image, the uppermost first.
+func (s *Supervisor) layers(image string) ([]string, error) {
+	trees, err := disk.Stack(s.path(), image)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(trees))
+	for i, t := range trees {
+		rel, err := filepath.Rel(s.cfg.Root, t)
+		if err != nil {
+			return nil, fmt.Errorf("name layer: %w", err)
+		}
+		out[i] = rel
+	}
+	return out, nil
+}
+
+// guestFile is our copy of a guest.
+func (s *Supervisor) guestFile(hash string) string {
+	return s.path("guest-" + hash[:min(16, len(hash))])
+}
+
+// program gives the path of the runtime of a hash: this program, or a kept one.
+func (s *Supervisor) program(hash string) (string, error) {
+	if hash == s.hello.RuntimeSHA256 {
+		return selfExe, nil
+	}
+	if len(hash) < 16 {
+		return "", errors.New("it is not known")
+	}
+	path := s.path("programs", "runtime-"+hash[:16])
+	got, err := bundle.HashFile(path)
+	if err == nil && got != hash {
+		err = errors.New("it is another program")
+	}
+	return path, err
+}
+
+const selfExe = "/proc/self/exe"
+
+// keepPrograms keeps a copy of this program for what only it may restore, once there is something.
+func (s *Supervisor) keepPrograms(hash string) error {
+	if hash != s.hello.RuntimeSHA256 || hash == "" {
+		return nil // it is an older one, and was kept then
+	}
+	path := s.path("programs", "runtime-"+hash[:16])
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(s.path("programs"), 0o700); err != nil {
+		return fmt.Errorf("keep program: %w", err)
+	}
+	if err := copyFile(selfExe, path); err != nil {
+		return fmt.Errorf("keep program: %w", err)
+	}
+	return syncDir(s.path("programs"))
+}

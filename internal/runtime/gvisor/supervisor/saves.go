@@ -1,0 +1,294 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// A save is a folder with saveFile, written last, and its memory folder's files; its disk is one of the store's.
+const saveFile = "save.json"
+
+// kept is a save in the table. Whoever makes, uses or removes it holds lock.
+type kept struct {
+	lock sync.RWMutex
+	save *runtime.Save // nil while it is made and after it is removed
+}
+
+// partialSave ends the name of a save's folder that is not whole.
+const partialSave = ".new"
+
+func (s *Supervisor) saveDir(name string) string { return s.path("saves", name) }
+
+// kept gives the entry of a name, a new one where there is none.
+func (s *Supervisor) kept(name string) *kept {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.saves[name]
+	if k == nil {
+		k = &kept{}
+		s.saves[name] = k
+	}
+	return k
+}
+
+// Save keeps a moment of a sandbox.
+func (s *Supervisor) Save(ctx context.Context, id string, generation int64, name string, opts runtime.SaveOptions) (runtime.Save, error) {
+	if !idForm().MatchString(name) {
+		return runtime.Save{}, errs.E(errs.InvalidInput, "%q is no name of a save", name)
+	}
+	k := s.kept(name)
+	_, err := s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
+		r, ok := sb.record()
+		if !ok {
+			return runtime.Status{}, notFound(id)
+		}
+		r, err := newer(r, generation)
+		if err != nil {
+			return runtime.Status{}, err
+		}
+		k.lock.Lock()
+		defer k.lock.Unlock()
+		if k.save != nil {
+			if k.save.SandboxID != id || k.save.Memory != opts.Memory {
+				return runtime.Status{}, errs.E(errs.AlreadyExists, "there is another save %s", name).Because("save")
+			}
+			return runtime.Status{}, nil
+		}
+		made, err := s.save(sb, r, name, opts)
+		if err != nil {
+			return runtime.Status{}, errors.Join(full(err, "save_failed", "the sandbox could not be saved"), s.removeSave(name))
+		}
+		k.save = made
+		return runtime.Status{}, nil
+	})
+	if err != nil {
+		return runtime.Save{}, err
+	}
+	k.lock.RLock()
+	defer k.lock.RUnlock()
+	if k.save == nil {
+		return runtime.Save{}, errNoSave(name) // removed at once
+	}
+	return *k.save, nil
+}
+
+func errNoSave(name string) error {
+	return errs.E(errs.NotFound, "no save %s is on this node", name).Because("save")
+}
+
+// save makes a save. What is not whole at the end is removed by the caller, or by whoever comes after this process.
+func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveOptions) (*runtime.Save, error) {
+	temp := s.saveDir(name) + partialSave
+	if err := s.removeSave(name); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(temp, 0o700); err != nil {
+		return nil, fmt.Errorf("make folder: %w", err)
+	}
+	take := func(record) error {
+		if opts.Memory {
+			if err := s.write(sb, temp); err != nil {
+				return err
+			}
+		}
+		return s.disks.Copy(sb.id, savePrefix+name, 0)
+	}
+	var err error
+	switch {
+	case r.Phase == running || r.Phase == paused:
+		err = s.still(sb, r, saving, take)
+	case r.Phase == suspended && opts.Memory:
+		if err = linkMemory(sb.memory(), temp); err == nil {
+			err = s.disks.Copy(sb.id, savePrefix+name, 0)
+		}
+	case r.Phase == suspended || r.Phase == stopped && !opts.Memory:
+		err = s.disks.Copy(sb.id, savePrefix+name, 0)
+	default:
+		err = errPhase(&r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &runtime.Save{Name: name, SandboxID: sb.id, Image: r.Spec.Image, Resources: r.Spec.Resources, Memory: opts.Memory, At: s.now()}
+	if opts.Memory {
+		var m *memory
+		if r.Phase == suspended {
+			m, err = readMemory(temp)
+		} else {
+			m, err = s.finish(r, temp, opts.Brief)
+		}
+		if err != nil {
+			return nil, err
+		}
+		out.MemoryBytes, out.Runtime, out.Guest = m.bytes(), m.Runtime, m.Guest
+	}
+	if !opts.Brief {
+		if err := s.disks.Sync(); err != nil {
+			return nil, err
+		}
+	}
+	if n, err := s.disks.Usage(savePrefix + name); err == nil {
+		out.DiskBytes = n
+	}
+	if err := writeDurably(filepath.Join(temp, saveFile), out); err != nil {
+		return nil, fmt.Errorf("describe save: %w", err)
+	}
+	if err := os.Rename(temp, s.saveDir(name)); err != nil {
+		return nil, fmt.Errorf("keep save: %w", err)
+	}
+	return out, syncDir(s.path("saves"))
+}
+
+// linkMemory gives a memory folder's files a second name: nobody changes them.
+func linkMemory(from, to string) error {
+	for _, name := range append([]string{memoryFile}, memoryFiles...) {
+		if err := os.Link(filepath.Join(from, name), filepath.Join(to, name)); errors.Is(err, fs.ErrNotExist) {
+			return errMemory(err, reasonMissing, "a file of it is not there")
+		} else if err != nil {
+			return fmt.Errorf("keep memory: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeSave removes all of a save, its folder first: without it the rest is nothing.
+func (s *Supervisor) removeSave(name string) error {
+	err := errors.Join(os.RemoveAll(s.saveDir(name)), os.RemoveAll(s.saveDir(name)+partialSave), s.disks.Remove(savePrefix+name))
+	if err != nil {
+		return errs.Wrap(errs.Unavailable, err, "the save could not be removed").Because("disk")
+	}
+	return nil
+}
+
+// Saves reports every save.
+func (s *Supervisor) Saves() []runtime.Save {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.saves))
+	s.mu.Unlock()
+	out := []runtime.Save{}
+	for _, k := range all {
+		k.lock.RLock()
+		if k.save != nil {
+			out = append(out, *k.save)
+		}
+		k.lock.RUnlock()
+	}
+	return out
+}
+
+// Forget removes a save. What was made of it goes on: its files stay for as long as somebody reads them.
+func (s *Supervisor) Forget(name string) error {
+	if !idForm().MatchString(name) {
+		return errs.E(errs.InvalidInput, "%q is no name of a save", name)
+	}
+	s.mu.Lock()
+	k := s.saves[name]
+	s.mu.Unlock()
+	if k == nil {
+		return nil
+	}
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	if err := s.removeSave(name); err != nil {
+		return err
+	}
+	k.save = nil
+	return nil
+}
+
+// Clone makes a sandbox of a save.
+func (s *Supervisor) Clone(ctx context.Context, spec runtime.Spec, name string, opts runtime.CloneOptions) (runtime.Status, error) {
+	if err := s.check(&spec); err != nil {
+		return runtime.Status{}, err
+	}
+	if !idForm().MatchString(name) {
+		return runtime.Status{}, errs.E(errs.InvalidInput, "%q is no name of a save", name)
+	}
+	return s.do(ctx, spec.ID, true, func(ctx context.Context, sb *sandbox) (runtime.Status, error) {
+		k := s.kept(name)
+		k.lock.RLock()
+		defer k.lock.RUnlock()
+		if _, ok := sb.record(); !ok && k.save == nil {
+			return runtime.Status{}, errNoSave(name)
+		}
+		return s.make(ctx, sb, spec, func(r record) (origin, error) { return s.cloned(k.save, r.Spec, opts) })
+	})
+}
+
+// cloned copies the disk of a save for a new sandbox, and says how it boots.
+func (s *Supervisor) cloned(save *runtime.Save, spec runtime.Spec, opts runtime.CloneOptions) (origin, error) {
+	from := origin{}
+	if save.Image != spec.Image {
+		return from, errs.E(errs.InvalidInput, "the save %s is of another image", save.Name).Because("image")
+	}
+	if save.Memory && !opts.FromDisk {
+		from.dir = s.saveDir(save.Name)
+		m, err := readMemory(from.dir)
+		if err != nil {
+			return from, err
+		}
+		if err := s.fits(m, spec); err != nil {
+			return from, err
+		}
+		from.memory = m
+	}
+	return from, s.disks.Copy(savePrefix+save.Name, spec.ID, spec.Resources.DiskGiB<<30)
+}
+
+// loadSaves reads what an earlier process kept, and removes what it did not finish.
+func (s *Supervisor) loadSaves() error {
+	entries, err := os.ReadDir(s.path("saves"))
+	if err != nil {
+		return fmt.Errorf("list saves: %w", err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		save, err := s.loadSave(name)
+		if err != nil {
+			s.log.Warn("remove a save that is not whole", "save", name, "error", err)
+			if err := s.removeSave(strings.TrimSuffix(name, partialSave)); err != nil {
+				return err
+			}
+			continue
+		}
+		s.saves[name] = &kept{save: save}
+	}
+	return nil
+}
+
+func (s *Supervisor) loadSave(name string) (*runtime.Save, error) {
+	if !idForm().MatchString(name) {
+		return nil, errors.New("it was not finished")
+	}
+	b, err := os.ReadFile(filepath.Join(s.saveDir(name), saveFile))
+	if err != nil {
+		return nil, err
+	}
+	save := &runtime.Save{}
+	if err := json.Unmarshal(b, save); err != nil {
+		return nil, err
+	}
+	if save.Name != name || !s.disks.Has(savePrefix+name) {
+		return nil, errors.New("its disk is not there")
+	}
+	return save, nil
+}
+
+// noRoom reports whether an error comes of a full disk. gVisor hands only the text of one over.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), unix.EDQUOT.Error())
+}

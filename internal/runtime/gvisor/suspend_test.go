@@ -1,0 +1,216 @@
+package gvisor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/id"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// boot is when the guest's process began: it tells a memory that came back from a boot.
+func (r *rig) boot(id string) string {
+	r.t.Helper()
+	var out struct{ BootID string }
+	if _, err := r.ask(id, "GET", "/hello", nil, &out); err != nil {
+		r.t.Fatal(err)
+	}
+	return out.BootID
+}
+
+// disks are the kinds that pauses and copies are tried on.
+func disks(t *testing.T, run func(t *testing.T, r *rig)) {
+	for _, kind := range []string{"plain", "btrfs-image"} {
+		t.Run(kind, func(t *testing.T) { run(t, newRig(t, func(c *Config) { c.Disk = kind })) })
+	}
+}
+
+// running reports whether anything of a sandbox runs.
+func (r *rig) lives(id string) bool {
+	for _, l := range r.leftovers() {
+		if len(l) > 8 && l[:8] == "process " {
+			return true
+		}
+	}
+	return false
+}
+
+func TestSuspend(t *testing.T) {
+	disks(t, func(t *testing.T, r *rig) {
+		spec := r.create()
+		r.write(spec.ID, "/root/file", "one")
+		boot := r.boot(spec.ID)
+		for i := range int64(3) {
+			began := time.Now()
+			st, err := r.Suspend(r.ctx(), spec.ID, 2+2*i)
+			if err != nil || st.State != runtime.Paused || st.Depth != runtime.OnDisk {
+				t.Fatalf("Suspend = %+v, %v", st, err)
+			}
+			t.Logf("suspended in %s", time.Since(began))
+			if r.lives(spec.ID) {
+				t.Errorf("of a suspended sandbox there is: %v", r.leftovers())
+			}
+			spec.Generation = 3 + 2*i
+			began = time.Now()
+			if st, err = r.Wake(r.ctx(), spec); err != nil || st.State != runtime.Running {
+				t.Fatalf("Wake = %+v, %v", st, err)
+			}
+			r.awaitGuest(spec.ID)
+			t.Logf("awake in %s", time.Since(began))
+			if got := r.boot(spec.ID); got != boot {
+				t.Errorf("the guest was booted again")
+			}
+			if got, err := r.read(spec.ID, "/root/file"); err != nil || got != "one" {
+				t.Errorf("the file is %q, %v", got, err)
+			}
+			if i == 1 {
+				if err := r.Settle(r.ctx(), spec.ID, spec.Generation); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
+
+func TestRewind(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Disk = "btrfs-image" })
+	spec := r.create()
+	r.write(spec.ID, "/root/file", "one")
+	boot := r.boot(spec.ID)
+	_, err := r.Rewind(r.ctx(), spec.ID, 1)
+	if e := errs.From(err); e == nil || e.Reason != "settled" {
+		t.Errorf("Rewind of one that was never suspended: %v", err)
+	}
+	if _, err := r.Suspend(r.ctx(), spec.ID, 2); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := r.Wake(r.ctx(), spec2(spec, 2)); err != nil {
+			t.Fatal(err)
+		}
+		r.awaitGuest(spec.ID)
+		r.write(spec.ID, "/root/file", "two")
+		if st, err := r.Rewind(r.ctx(), spec.ID, 2); err != nil || st.Depth != runtime.OnDisk {
+			t.Fatalf("Rewind = %+v, %v", st, err)
+		}
+	}
+	if _, err := r.Wake(r.ctx(), spec2(spec, 2)); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitGuest(spec.ID)
+	if got, _ := r.read(spec.ID, "/root/file"); got != "one" || r.boot(spec.ID) != boot {
+		t.Errorf("after the rewind the file is %q", got)
+	}
+}
+
+func spec2(s runtime.Spec, generation int64) runtime.Spec {
+	s.Generation = generation
+	return s
+}
+
+func TestDamagedMemory(t *testing.T) {
+	r := newRig(t)
+	spec := r.create()
+	if _, err := r.Suspend(r.ctx(), spec.ID, 2); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(r.cfg.Root, "sandboxes", spec.ID, "memory")
+	for name, tt := range map[string]struct {
+		damage func(path string) error
+		reason string
+	}{
+		"pages.img":      {flip, "memory_damaged"},
+		"pages_meta.img": {flip, "memory_damaged"},
+		"checkpoint.img": {func(p string) error { return os.Truncate(p, 100) }, "memory_damaged"},
+		"memory.json":    {os.Remove, "memory_missing"},
+	} {
+		path := filepath.Join(dir, name)
+		whole, err := os.ReadFile(path)
+		if err := errors.Join(err, tt.damage(path)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.Wake(r.ctx(), spec2(spec, 3))
+		if e := errs.From(err); e == nil || e.Reason != tt.reason {
+			t.Errorf("%s damaged: %v, want %s", name, err, tt.reason)
+		}
+		if st, err := r.Get(r.ctx(), spec.ID); err != nil || st.Depth != runtime.OnDisk || r.lives(spec.ID) {
+			t.Errorf("%s damaged: it is %+v, %v", name, st, err)
+		}
+		if err := os.WriteFile(path, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Wake(r.ctx(), spec2(spec, 3)); err != nil {
+		t.Errorf("whole again: %v", err)
+	}
+}
+
+func flip(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	b, at := make([]byte, 1), info.Size()/2
+	if _, err := f.ReadAt(b, at); err != nil {
+		return err
+	}
+	b[0] ^= 1
+	_, err = f.WriteAt(b, at)
+	return err
+}
+
+func TestClones(t *testing.T) {
+	disks(t, func(t *testing.T, r *rig) {
+		spec := r.create()
+		r.write(spec.ID, "/root/file", "one")
+		boot := r.boot(spec.ID)
+		began := time.Now()
+		save, err := r.Save(r.ctx(), spec.ID, 2, "snap_a", runtime.SaveOptions{Memory: true})
+		if err != nil || save.MemoryBytes == 0 || save.Image != tiny {
+			t.Fatalf("Save = %+v, %v", save, err)
+		}
+		t.Logf("saved in %s", time.Since(began))
+		r.write(spec.ID, "/root/file", "two")
+		if got := r.boot(spec.ID); got != boot {
+			t.Error("the original was booted again")
+		}
+		for _, from := range []bool{false, true} {
+			copied := spec
+			copied.ID, copied.Generation, copied.Hostname = id.New(id.Sandbox), 1, "copy"
+			began := time.Now()
+			if _, err := r.Clone(r.ctx(), copied, "snap_a", runtime.CloneOptions{FromDisk: from}); err != nil {
+				t.Fatalf("Clone (from disk %t): %v", from, err)
+			}
+			r.awaitGuest(copied.ID)
+			t.Logf("cloned (from disk %t) in %s", from, time.Since(began))
+			if got := r.boot(copied.ID); (got == boot) == from {
+				t.Errorf("from disk %t: booted again %t", from, got != boot)
+			}
+			if got, _ := r.read(copied.ID, "/root/file"); got != "one" {
+				t.Errorf("the copy's file is %q", got)
+			}
+			r.write(copied.ID, "/root/file", "three")
+			if err := r.Delete(r.ctx(), copied.ID, 2); err != nil {
+				t.Error(err)
+			}
+		}
+		if got, _ := r.read(spec.ID, "/root/file"); got != "two" {
+			t.Errorf("the original's file is %q", got)
+		}
+		if err := r.Forget(r.ctx(), "snap_a"); err != nil {
+			t.Error(err)
+		}
+		if all, err := r.Saves(r.ctx()); err != nil || len(all) != 0 {
+			t.Errorf("Saves = %v, %v", all, err)
+		}
+	})
+}

@@ -169,6 +169,7 @@ func contentsOf(p string) bool { return p == "." || p == "/" || strings.HasSuffi
 
 func (c *copier) up(ctx context.Context, src string, dst place) (copied, error) {
 	if src == "-" {
+		c.bar.begin("standard input", 0, 0)
 		return c.send(ctx, dst, c.stdin, "", client.UploadOptions{})
 	}
 	fi, err := os.Stat(src)
@@ -198,12 +199,14 @@ func (c *copier) up(ctx context.Context, src string, dst place) (copied, error) 
 	if fi.Mode().IsRegular() {
 		o.Size = fi.Size()
 	}
-	c.bar.begin(name, fi.Size())
+	c.bar.begin(name, fi.Size(), 0)
 	return c.send(ctx, dst, f, fmt.Sprintf("%04o", fi.Mode().Perm()), o)
 }
 
 func (c *copier) send(ctx context.Context, dst place, body io.Reader, mode string, o client.UploadOptions) (copied, error) {
-	o.Progress = c.bar.at
+	if o.Progress == nil {
+		o.Progress = c.bar.at
+	}
 	out, err := c.conn.Upload(ctx, api.UploadFileIn{FileIn: c.file(dst), Mode: mode}, body, o)
 	if err != nil {
 		return copied{}, err
@@ -212,19 +215,24 @@ func (c *copier) send(ctx context.Context, dst place, body io.Reader, mode strin
 }
 
 func (c *copier) sendFolder(ctx context.Context, dst place, src string) (copied, error) {
+	name := src
+	if abs, err := filepath.Abs(src); err == nil {
+		name = abs
+	}
+	src += "/." // what a link leads to, not the link
 	total, err := sizeOf(src)
 	if err != nil {
 		return copied{}, err
 	}
-	c.bar.begin(filepath.Base(src), total)
+	c.bar.begin(filepath.Base(name), total, 0)
 	r, w := io.Pipe()
 	packed := make(chan tarball.Stats, 1)
 	go func() {
-		st, err := tarball.Pack(w, src)
+		st, err := tarball.Pack(w, src, c.bar.at)
 		_ = w.CloseWithError(err)
 		packed <- st
 	}()
-	out, err := c.send(ctx, dst, r, "", client.UploadOptions{Folder: true})
+	out, err := c.send(ctx, dst, r, "", client.UploadOptions{Folder: true, Progress: func(int64) {}}) // what is packed counts, as its total does
 	_ = r.CloseWithError(errors.New("the upload has ended"))
 	out.Skipped = (<-packed).Skipped
 	return out, err
@@ -265,7 +273,7 @@ func (c *copier) across(ctx context.Context, src, dst place) (copied, error) {
 			return copied{}, err
 		}
 		defer body.Close()
-		c.bar.begin(f.Name, 0)
+		c.bar.begin(f.Name, 0, 0)
 		return c.send(ctx, dst, struct{ io.Reader }{body}, "", client.UploadOptions{Folder: true})
 	}
 	body, err := c.conn.Download(ctx, c.file(src), 0, "")
@@ -273,7 +281,7 @@ func (c *copier) across(ctx context.Context, src, dst place) (copied, error) {
 		return copied{}, err
 	}
 	defer body.Close()
-	c.bar.begin(f.Name, body.Size)
+	c.bar.begin(f.Name, body.Size, 0)
 	return c.send(ctx, dst, struct{ io.Reader }{body}, f.Mode, client.UploadOptions{Size: body.Size})
 }
 

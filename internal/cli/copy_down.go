@@ -75,7 +75,7 @@ func (c *copier) fetchFolder(ctx context.Context, src place, f *api.File, dst st
 	if err := os.MkdirAll(dst, 0o755); err != nil {
 		return copied{}, err
 	}
-	c.bar.begin(f.Name, 0)
+	c.bar.begin(f.Name, 0, 0)
 	st, err := tarball.Unpack(struct{ io.Reader }{body}, dst, tarball.Options{Progress: c.bar.at})
 	return copied{To: dst, Entries: st.Entries, Bytes: st.Bytes, Skipped: st.Skipped}, err
 }
@@ -105,7 +105,7 @@ func (c *copier) fetch(ctx context.Context, src place, f *api.File, dst string) 
 		return copied{}, err
 	}
 	defer body.Close()
-	c.bar.begin(f.Name, body.Size)
+	c.bar.begin(f.Name, body.Size, have)
 	if err := c.pull(out, body, have); err != nil {
 		if e, ok := asError(err); ok && e.Reason == "changed" {
 			_ = os.Remove(part)

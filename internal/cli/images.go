@@ -54,7 +54,7 @@ func (a *app) importImage(ctx context.Context, in api.ImportImageIn, file string
 		return err
 	}
 	bar := newProgress(a.stderr)
-	bar.begin(file, max(size, 0))
+	bar.begin(file, max(size, 0), 0)
 	img, err := conn.ImportImage(ctx, in, src, size, bar.at)
 	bar.close()
 	if err != nil {

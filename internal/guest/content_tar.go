@@ -41,7 +41,7 @@ func (s *Server) getTar(w http.ResponseWriter, r *http.Request, q url.Values) {
 		if r.Method == http.MethodHead {
 			return nil
 		}
-		_, err = tarball.Pack(touching{w, s}, s.host(p)+"/.")
+		_, err = tarball.Pack(touching{w, s}, s.host(p)+"/.", nil)
 		return err
 	})
 	switch {

@@ -268,7 +268,7 @@ func TestContentFolder(t *testing.T) {
 	}
 	// What is no tar stream, or half of one.
 	var whole bytes.Buffer
-	if _, err := tarball.Pack(&whole, src); err != nil {
+	if _, err := tarball.Pack(&whole, src, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"no tar at all" + strings.Repeat(".", 1000), whole.String()[:700]} {

@@ -38,11 +38,9 @@ func (s *Stats) skip(name string) {
 }
 
 // Pack writes a folder and all below it. Names are relative to it; the folder itself is the first entry. Symlinks are kept, not followed. A file that becomes
-// shorter while it is read is an error; what it grows by is left out.
-func Pack(w io.Writer, dir string) (Stats, error) {
-	var st Stats
-	t := tar.NewWriter(w)
-	buf := make([]byte, 256<<10)
+// shorter while it is read is an error; what it grows by is left out. progress is told how many bytes of files went so far; it may be nil.
+func Pack(w io.Writer, dir string, progress func(bytes int64)) (Stats, error) {
+	k := &packer{t: tar.NewWriter(w), progress: progress, buf: make([]byte, 256<<10)}
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) && p != dir { // removed meanwhile
@@ -54,15 +52,23 @@ func Pack(w io.Writer, dir string) (Stats, error) {
 		if err != nil {
 			return err
 		}
-		return pack(t, p, filepath.ToSlash(name), &st, buf)
+		return k.entry(p, filepath.ToSlash(name))
 	})
 	if err != nil {
-		return st, err
+		return k.st, err
 	}
-	return st, t.Close()
+	return k.st, k.t.Close()
 }
 
-func pack(t *tar.Writer, p, name string, st *Stats, buf []byte) error {
+// packer writes one stream.
+type packer struct {
+	t        *tar.Writer
+	progress func(int64)
+	st       Stats
+	buf      []byte
+}
+
+func (k *packer) entry(p, name string) error {
 	fi, err := os.Lstat(p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -80,16 +86,16 @@ func pack(t *tar.Writer, p, name string, st *Stats, buf []byte) error {
 			return err
 		}
 	case 0:
-		return packFile(t, p, h, st, buf)
+		return k.file(p, h)
 	default:
-		st.skip(name)
+		k.st.skip(name)
 		return nil
 	}
-	st.Entries++
-	return t.WriteHeader(h)
+	k.st.Entries++
+	return k.t.WriteHeader(h)
 }
 
-func packFile(t *tar.Writer, p string, h *tar.Header, st *Stats, buf []byte) error {
+func (k *packer) file(p string, h *tar.Header) error {
 	f, err := os.OpenFile(p, os.O_RDONLY|noFollow, 0)
 	if err != nil {
 		return err
@@ -100,20 +106,32 @@ func packFile(t *tar.Writer, p string, h *tar.Header, st *Stats, buf []byte) err
 		return err
 	}
 	if !fi.Mode().IsRegular() {
-		st.skip(h.Name)
+		k.st.skip(h.Name)
 		return nil
 	}
 	h.Typeflag, h.Size = tar.TypeReg, fi.Size()
-	if err := t.WriteHeader(h); err != nil {
+	if err := k.t.WriteHeader(h); err != nil {
 		return err
 	}
-	n, err := io.CopyBuffer(struct{ io.Writer }{t}, io.LimitReader(f, h.Size), buf)
+	n, err := io.CopyBuffer(packing{k}, io.LimitReader(f, h.Size), k.buf)
 	if err == nil && n < h.Size {
 		err = fmt.Errorf("read %s: it became shorter while it was read", p)
 	}
-	st.Entries++
-	st.Bytes += n
+	k.st.Entries++
 	return err
+}
+
+// packing is the content of files.
+type packing struct{ *packer }
+
+// Write implements io.Writer.
+func (w packing) Write(p []byte) (int, error) {
+	n, err := w.t.Write(p)
+	w.st.Bytes += int64(n)
+	if w.progress != nil {
+		w.progress(w.st.Bytes)
+	}
+	return n, err
 }
 
 // Options say how a stream is unpacked.

@@ -114,7 +114,7 @@ func TestThereAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	out, err := Pack(&b, src)
+	out, err := Pack(&b, src, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

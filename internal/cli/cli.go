@@ -178,6 +178,9 @@ func (a *app) say(format string, args ...any) { fmt.Fprintf(a.stderr, "berth: "+
 // printError writes an error for a person, or with -o json as the API writes it.
 func (a *app) printError(err error) {
 	e, ok := asError(err)
+	if ok && a.output != "json" {
+		a.noteWoke(e.Details["woke"])
+	}
 	if ok && a.output == "json" {
 		fields := map[string]any{"code": e.Code, "message": e.Message}
 		for name, v := range map[string]string{"suggestion": e.Suggestion, "requestId": e.RequestID, "reason": e.Reason} {

@@ -47,7 +47,7 @@ func (a *app) copyCommand() *cobra.Command {
 			"Into a directory that exists SRC is copied under its own name; SRC/. copies what is in a folder. Modes, empty folders and symlinks are kept, owners are not; a symlink that leads out of " +
 			"a folder from a sandbox is left out. A file's interrupted download goes on when the command is repeated. - is standard input or output, of one file.",
 		Example: "  berth files cp ./site build:/workspace/site\n  berth files cp build:report.pdf .\n  berth files cp one:data/. two:/data",
-		Args:    cobra.ArbitraryArgs,
+		Args:    cobra.ArbitraryArgs, ValidArgsFunction: a.completePlace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usagef("%s needs SRC and DST", cmd.CommandPath())
@@ -132,14 +132,19 @@ func (c *copier) file(p place) api.FileIn {
 func (c *copier) stat(ctx context.Context, p place) (*api.File, error) {
 	out, err := client.Call(ctx, c.conn, api.StatFile, api.FileStatIn{FileIn: c.file(p)})
 	if client.CodeOf(err) == "NOT_FOUND" {
-		if e, ok := asError(err); ok && strings.Contains(e.Message, "sandbox") {
+		e, ok := asError(err)
+		if ok && strings.Contains(e.Message, "sandbox") {
 			return nil, err
+		}
+		if ok {
+			c.noteWoke(e.Details["woke"])
 		}
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
+	c.noteWoke(out.Woke)
 	if out.File.Type == "symlink" {
 		_, err := client.Call(ctx, c.conn, api.ListFiles, api.ListFilesIn{SandboxIn: api.SandboxIn{SandboxID: p.sandbox}, Path: p.path, User: c.user, Limit: 1})
 		if out.File.Type = "file"; err == nil {
@@ -211,6 +216,10 @@ func (c *copier) send(ctx context.Context, dst place, body io.Reader, mode strin
 	if err != nil {
 		return copied{}, err
 	}
+	if out.Woke != "" {
+		c.bar.close()
+		c.noteWoke(out.Woke)
+	}
 	return copied{To: out.File.Path, Entries: max(out.Entries, 1), Bytes: out.Bytes}, nil
 }
 
@@ -273,6 +282,7 @@ func (c *copier) across(ctx context.Context, src, dst place) (copied, error) {
 			return copied{}, err
 		}
 		defer body.Close()
+		c.noteWoke(body.Woke)
 		c.bar.begin(f.Name, 0, 0)
 		return c.send(ctx, dst, struct{ io.Reader }{body}, "", client.UploadOptions{Folder: true})
 	}
@@ -281,6 +291,7 @@ func (c *copier) across(ctx context.Context, src, dst place) (copied, error) {
 		return copied{}, err
 	}
 	defer body.Close()
+	c.noteWoke(body.Woke)
 	c.bar.begin(f.Name, body.Size, 0)
 	return c.send(ctx, dst, struct{ io.Reader }{body}, f.Mode, client.UploadOptions{Size: body.Size})
 }

@@ -60,6 +60,7 @@ func (c *copier) print(ctx context.Context, src place) (copied, error) {
 		return copied{}, err
 	}
 	defer body.Close()
+	c.noteWoke(body.Woke)
 	n, err := io.CopyBuffer(struct{ io.Writer }{c.stdout}, struct{ io.Reader }{body}, make([]byte, copyBytes))
 	return copied{To: "-", Entries: 1, Bytes: n}, err
 }
@@ -72,6 +73,7 @@ func (c *copier) fetchFolder(ctx context.Context, src place, f *api.File, dst st
 		return copied{}, err
 	}
 	defer body.Close()
+	c.noteWoke(body.Woke)
 	if err := os.MkdirAll(dst, 0o755); err != nil {
 		return copied{}, err
 	}
@@ -105,6 +107,7 @@ func (c *copier) fetch(ctx context.Context, src place, f *api.File, dst string) 
 		return copied{}, err
 	}
 	defer body.Close()
+	c.noteWoke(body.Woke)
 	c.bar.begin(f.Name, body.Size, have)
 	if err := c.pull(out, body, have); err != nil {
 		if e, ok := asError(err); ok && e.Reason == "changed" {

@@ -130,6 +130,9 @@ func (c *command) writeParts(ctx context.Context, conn *client.Client, in map[st
 			if err := json.Unmarshal(last, &before); err != nil {
 				return fmt.Errorf("decode output of %s: %w", c.info.Name, err)
 			}
+			if c.output != "json" {
+				c.noteWoke(before.Woke)
+			}
 			in["append"], in["ifMatch"] = true, before.File.ETag
 			if key != "" {
 				in["idempotencyKey"] = fmt.Sprintf("%s:%d", key, n)

@@ -74,7 +74,7 @@ func (a *app) exportCommand() *cobra.Command {
 		Use: "export [flags] IMAGE", DisableFlagsInUseLine: true, Short: "Export an image as an archive",
 		Long:    "Writes an image as a tar archive that is an OCI layout and that docker load takes. IMAGE is its id, or a name with a tag that is here.",
 		Example: "  berth images export debian:12 -o debian.tar",
-		Args:    cobra.ArbitraryArgs,
+		Args:    cobra.ArbitraryArgs, ValidArgsFunction: a.completeFirst(namesOfImages),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("%s needs IMAGE", cmd.CommandPath())

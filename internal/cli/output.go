@@ -50,6 +50,7 @@ func (a *app) print(info op.Info, raw json.RawMessage) error {
 		return err
 	}
 	a.noteWoke(out["woke"])
+	delete(out, "woke") // it has been said
 	if a.quiet {
 		return a.ids(raw)
 	}
@@ -209,13 +210,20 @@ func clip(s string) string { return clipTo(s, maxCell) }
 
 // noteWoke says that a call has started a sandbox that was stopped or asleep.
 func (a *app) noteWoke(how any) {
+	if said := wokeNote(how); said != "" {
+		a.note("%s", said)
+	}
+}
+
+// wokeNote is what there is to say of an answer's woke.
+func wokeNote(how any) string {
 	switch how {
 	case "", nil:
+		return ""
 	case "memory":
-		a.note("the sandbox was asleep and has been woken for this call; while it runs it may be billed")
-	default:
-		a.note("the sandbox was stopped and has been started for this call; while it runs it may be billed")
+		return "the sandbox was asleep and has been woken for this call; while it runs it may be billed"
 	}
+	return "the sandbox was stopped and has been started for this call; while it runs it may be billed"
 }
 
 func writeJSON(w io.Writer, v any) error {

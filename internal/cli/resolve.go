@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,79 +61,6 @@ func sandboxID(ctx context.Context, conn *client.Client, arg string) (string, er
 		ids = append(ids, s.ID)
 	}
 	return "", usagef("%d sandboxes are called %s: %s", len(ids), arg, strings.Join(ids, ", "))
-}
-
-// completeTime bounds how long the shell waits for what can come next.
-const completeTime = 2 * time.Second
-
-// complete offers what the server has for the argument that comes next.
-func (c *command) complete(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	none := cobra.ShellCompDirectiveNoFileComp
-	if len(args) >= len(c.args) {
-		if c.tail {
-			return nil, cobra.ShellCompDirectiveDefault
-		}
-		return nil, none
-	}
-	conn, err := c.connect()
-	if err != nil {
-		return nil, none
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
-	defer cancel()
-	var offers []cobra.Completion
-	switch c.args[len(args)].name {
-	case "sandboxId":
-		offers = sandboxesFor(ctx, conn)
-	case "processId":
-		offers = processesFor(ctx, conn, args)
-	case "keyId":
-		offers = keysFor(ctx, conn)
-	default:
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	return slices.DeleteFunc(offers, func(o string) bool { return !strings.HasPrefix(o, typed) }), none
-}
-
-// sandboxesFor offers names and ids; an error offers nothing, as a shell has no place for it.
-func sandboxesFor(ctx context.Context, conn *client.Client) (offers []cobra.Completion) {
-	out, err := client.Call(ctx, conn, api.ListSandboxes, api.ListSandboxesIn{})
-	if err != nil {
-		return nil
-	}
-	for _, s := range out.Items {
-		if s.Name != "" {
-			offers = append(offers, cobra.CompletionWithDesc(s.Name, s.State+" "+s.ID))
-		}
-		offers = append(offers, cobra.CompletionWithDesc(s.ID, strings.TrimSpace(s.State+" "+s.Name)))
-	}
-	return offers
-}
-
-func processesFor(ctx context.Context, conn *client.Client, args []string) (offers []cobra.Completion) {
-	sandbox, err := sandboxID(ctx, conn, args[0])
-	if err != nil {
-		return nil
-	}
-	out, err := client.Call(ctx, conn, api.ListProcesses, api.ListProcessesIn{SandboxIn: api.SandboxIn{SandboxID: sandbox}})
-	if err != nil {
-		return nil
-	}
-	for _, p := range out.Items {
-		offers = append(offers, cobra.CompletionWithDesc(p.ID, p.State+" "+clip(plain(p.Command))))
-	}
-	return offers
-}
-
-func keysFor(ctx context.Context, conn *client.Client) (offers []cobra.Completion) {
-	out, err := client.Call(ctx, conn, api.ListKeys, api.ListKeysIn{})
-	if err != nil {
-		return nil
-	}
-	for _, k := range out.Items {
-		offers = append(offers, cobra.CompletionWithDesc(k.ID, plain(k.Name)))
-	}
-	return offers
 }
 
 // ids prints nothing but the ids of a result, one a line, for scripts.

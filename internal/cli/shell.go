@@ -44,6 +44,7 @@ func (a *app) shellCommand() *cobra.Command {
 	var noTTY bool
 	c := &cobra.Command{
 		Use: "shell SANDBOX [flags] [-- PROGRAM [ARG]...]", DisableFlagsInUseLine: true, Short: "Open a shell in a sandbox", Args: cobra.ArbitraryArgs,
+		ValidArgsFunction: a.completeFirst(sandboxesFor),
 		Long: "Opens a login shell in a sandbox, given by its id or name, or runs a program there with this terminal. A broken connection is made again, and " +
 			"the terminal goes on where it was; ~. at the beginning of a line leaves it, and it goes on for 30 minutes.\n\n" +
 			"Where input or output is no terminal, both streams go through as they are, and the program ends with the connection.",
@@ -389,6 +390,9 @@ func (s *shell) receive(ctx context.Context, ws *websocket.Conn, readied chan st
 		switch m.Type {
 		case "ready":
 			s.process, s.offset = m.ProcessID, m.Offset
+			if how := wokeNote(m.Woke); how != "" && !s.quiet {
+				s.lineNote("%s", how)
+			}
 			select {
 			case <-readied:
 			default:

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -131,6 +132,17 @@ func (e *Error) With(key string, value any) *Error {
 	}
 	e.Details[key] = value
 	return e
+}
+
+// Woke gives an error what results say in woke: the call has started its sandbox, in such a way, and failed then. Where it has not, woke is empty and the error
+// stays as it is.
+func Woke(err error, woke string) error {
+	if err == nil || woke == "" {
+		return err
+	}
+	e := *From(err)
+	e.Details = maps.Clone(e.Details)
+	return e.With("woke", woke)
 }
 
 // CodeOf is the code of the first Error in the chain. A deadline without one is Timeout, anything else Internal; nil has none.

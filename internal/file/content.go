@@ -59,7 +59,7 @@ func (s *Service) download(ctx context.Context, in *api.FileIn, _ *op.Draft, st 
 		c, err = g.Content(ctx, q)
 	}
 	if err != nil {
-		return s.sandboxes.Explain(ctx, in.SandboxID, err)
+		return errs.Woke(s.sandboxes.Explain(ctx, in.SandboxID, err), woke)
 	}
 	defer c.Close()
 	h := st.W.Header()
@@ -214,7 +214,7 @@ func (s *Service) upload(ctx context.Context, in *api.UploadFileIn, _ *op.Draft,
 	}
 	w, err := g.PutContent(ctx, put, &received{st.R.Body})
 	if err != nil {
-		return s.sandboxes.Explain(ctx, in.SandboxID, err)
+		return errs.Woke(s.sandboxes.Explain(ctx, in.SandboxID, err), woke)
 	}
 	b, err := op.Encode(&api.UploadFileOut{File: show(w.Info), SHA256: w.SHA256, Bytes: w.Bytes, Entries: w.Entries, Created: w.Made, Woke: woke})
 	if err != nil {

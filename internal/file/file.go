@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
 )
 
@@ -66,7 +67,7 @@ func bind[In, Out any](s *Service, r *op.Registry, def op.Def[In, Out], sandbox 
 			}
 			out, err := do(ctx, session{g: g, once: d.Once, woke: woke}, in)
 			if err != nil {
-				return nil, s.sandboxes.Explain(ctx, sandbox(in), err)
+				return nil, errs.Woke(s.sandboxes.Explain(ctx, sandbox(in), err), woke)
 			}
 			return out, nil
 		},

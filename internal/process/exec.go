@@ -52,7 +52,7 @@ func (s *Service) actExec(ctx context.Context, in *api.ExecIn, d *op.Draft) (*ap
 	}
 	res, err := g.Exec(ctx, st, wait)
 	if err != nil {
-		return nil, named(s.Sandboxes.Explain(ctx, in.SandboxID, err), d.Process)
+		return nil, errs.Woke(named(s.Sandboxes.Explain(ctx, in.SandboxID, err), d.Process), woke)
 	}
 	if res.Process.Running {
 		// It outlives this call: what is stored of it must be found once its sandbox is gone.

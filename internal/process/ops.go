@@ -52,7 +52,7 @@ func (s *Service) actStart(ctx context.Context, in *api.StartProcessIn, d *op.Dr
 		if c := errs.CodeOf(err); c == errs.InvalidInput || c == errs.InvalidState || c == errs.Forbidden || c == errs.LimitExceeded {
 			s.neverStarted(ctx, d.Process) // the guest refused it
 		}
-		return nil, s.Sandboxes.Explain(ctx, in.SandboxID, err)
+		return nil, errs.Woke(s.Sandboxes.Explain(ctx, in.SandboxID, err), woke)
 	}
 	// Where an earlier try with this key found its sandbox not ready, the row was taken away again.
 	if _, err := s.stored(ctx, in.SandboxID, p.ID); errs.Is(err, errs.NotFound) {

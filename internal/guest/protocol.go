@@ -32,6 +32,7 @@ const (
 	FeatureShutdown  = "shutdown" // POST /shutdown
 	FeatureContent   = "content"  // GET and PUT /files/content
 	FeatureStamps    = "stamps"   // GET /stamps, and ExportChunk.AtMicros
+	FeatureWarm      = "warm"     // POST /warm
 )
 
 // The limits of the protocol.

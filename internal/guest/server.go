@@ -129,6 +129,7 @@ func (s *Server) Handler() http.Handler {
 		"GET /activity":               s.activity,
 		"GET /metrics":                s.metrics,
 		"POST /sync":                  s.sync,
+		"POST /warm":                  s.warm,
 		"POST /shutdown":              s.shutdown,
 		"GET /processes/export":       s.export,
 		"GET /stamps":                 s.stamped,
@@ -168,7 +169,7 @@ func (s *Server) Close() {
 // hello answers who it is.
 func (s *Server) hello(w http.ResponseWriter, _ *http.Request) {
 	features := []string{
-		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureContent, FeatureAttach, FeatureForward, FeatureStamps,
+		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureContent, FeatureAttach, FeatureForward, FeatureStamps, FeatureWarm,
 	}
 	if len(s.cfg.SFTP) > 0 {
 		features = append(features, FeatureSFTP)

@@ -53,7 +53,7 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 15, "creates of each kind")
 	flag.IntVar(&b.quick, "commands", 100, "commands of each kind")
 	flag.IntVar(&b.idle, "idle", 100, "idle sandboxes whose memory is read")
-	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory or start")
+	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory, start or life")
 	flag.DurationVar(&b.soak, "soak", 0, "soak for so long instead, such as 30m")
 	flag.IntVar(&b.soakClients, "clients", 50, "clients of a soak")
 	flag.StringVar(&b.out, "o", "", "a file to write the table to")
@@ -108,7 +108,7 @@ func (b *bench) run(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, *server, string) error
-	}{{"create", b.create}, {"command", b.command}, {"content", b.content}, {"mcp", b.mcp}, {"memory", b.memory}, {"start", b.start}} {
+	}{{"create", b.create}, {"command", b.command}, {"content", b.content}, {"mcp", b.mcp}, {"memory", b.memory}, {"start", b.start}, {"life", b.life}} {
 		if b.only != "" && b.only != part.name {
 			continue
 		}

@@ -76,7 +76,7 @@ func (b *bench) command(ctx context.Context, s *server, rootfs string) error {
 	if err := r.run(ctx); err != nil {
 		return err
 	}
-	g, end, err := b.guestAlone(ctx, rootfs)
+	g, end, err := b.driverAlone(ctx, rootfs)
 	if err != nil {
 		return err
 	}
@@ -91,10 +91,7 @@ func (b *bench) command(ctx context.Context, s *server, rootfs string) error {
 		if err != nil {
 			return err
 		}
-		a, err := timed(func() error {
-			_, err := g.Exec(ctx, guest.Start{ID: id.New(id.Process), Command: "true"}, 10*time.Second)
-			return err
-		})
+		a, err := timed(func() error { return g.true(ctx) })
 		if err != nil {
 			return err
 		}
@@ -107,8 +104,30 @@ func (b *bench) command(ctx context.Context, s *server, rootfs string) error {
 	return nil
 }
 
-// guestAlone boots a sandbox by the driver and gives its guest.
-func (b *bench) guestAlone(ctx context.Context, rootfs string) (*guest.Client, func(), error) {
+// alone is a sandbox by the driver, without a server.
+type alone struct {
+	d    *gvisor.Driver
+	spec runtime.Spec
+	*guest.Client
+}
+
+func (a *alone) true(ctx context.Context) error {
+	_, err := a.Exec(ctx, guest.Start{ID: id.New(id.Process), Command: "true"}, 10*time.Second)
+	return err
+}
+
+func (a *alone) pause(ctx context.Context) error {
+	_, err := a.d.Pause(ctx, a.spec.ID, 1)
+	return err
+}
+
+func (a *alone) resume(ctx context.Context) error {
+	_, err := a.d.Wake(ctx, a.spec)
+	return err
+}
+
+// driverAlone boots a sandbox by the driver and gives its guest.
+func (b *bench) driverAlone(ctx context.Context, rootfs string) (*alone, func(), error) {
 	dir, err := os.MkdirTemp("", "berth-guest-")
 	if err != nil {
 		return nil, nil, err
@@ -125,20 +144,20 @@ func (b *bench) guestAlone(ctx context.Context, rootfs string) (*guest.Client, f
 		_ = d.Close()
 		_ = os.RemoveAll(dir)
 	}
-	sp := runtime.Spec{
+	a := &alone{d: d, spec: runtime.Spec{
 		ID: id.New(id.Sandbox), Generation: 1, Image: filepath.Base(filepath.Dir(rootfs)), Network: runtime.NetworkInternet, Hostname: "alone",
 		GuestToken: "bench", Resources: runtime.Resources{VCPU: 1, MemoryMiB: 512, DiskGiB: 10},
-	}
-	if _, err := d.Create(ctx, sp); err != nil {
+	}}
+	if _, err := d.Create(ctx, a.spec); err != nil {
 		end()
 		return nil, nil, err
 	}
-	g := guest.NewClient(func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, sp.ID, guest.Port) }, func() string { return sp.GuestToken })
-	if _, err := g.Hello(ctx); err != nil {
+	a.Client = guest.NewClient(func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, a.spec.ID, guest.Port) }, func() string { return a.spec.GuestToken })
+	if _, err := a.Hello(ctx); err != nil {
 		end()
 		return nil, nil, err
 	}
-	return g, end, nil
+	return a, end, nil
 }
 
 // memory: what an idle sandbox costs, of many.

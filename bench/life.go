@@ -1,0 +1,491 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// holder is a program that touches so many MiB, prints the longest time that it stood still at each record, and goes on for ever.
+const holder = `
+import sys, time
+held = bytearray(int(sys.argv[1]) << 20)
+for i in range(0, len(held), 4096):
+    held[i] = 1 + i % 255
+print("held", flush=True)
+longest, last = 0.0, time.time()
+while True:
+    time.sleep(0.001)
+    now = time.time()
+    if now - last > longest:
+        longest = now - last
+        print("%.1f" % (longest * 1000), flush=True)
+    last = now
+`
+
+// life: pause, wake, fork and creates of what was booted before, beside gVisor's own checkpoints.
+func (b *bench) life(ctx context.Context, s *server, rootfs string) error {
+	for _, part := range []func(context.Context, *server, string) error{b.frozen, b.resumed, b.forks} {
+		if err := part(ctx, s, rootfs); err != nil {
+			return err
+		}
+	}
+	for i, mib := range []int{20, 1024} {
+		if err := b.wake(ctx, s, rootfs, mib, i); err != nil {
+			return err
+		}
+	}
+	return b.claims(ctx, rootfs)
+}
+
+// hold starts the holder in a sandbox and waits until it holds its memory.
+func (s *server) hold(ctx context.Context, sandbox string, mib int) (process string, err error) {
+	write := map[string]any{"sandboxId": sandbox, "path": "/workspace/hold.py", "content": holder}
+	if err := s.call(ctx, "write_file", write, nil); err != nil {
+		return "", err
+	}
+	var out struct{ Process struct{ ID string } }
+	start := map[string]any{"sandboxId": sandbox, "command": "python3 /workspace/hold.py " + strconv.Itoa(mib)}
+	if err := s.call(ctx, "start_process", start, &out); err != nil {
+		return "", err
+	}
+	for ctx.Err() == nil {
+		text, err := s.output(ctx, sandbox, out.Process.ID)
+		if err != nil || strings.Contains(text, "held") {
+			return out.Process.ID, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return "", ctx.Err()
+}
+
+func (s *server) output(ctx context.Context, sandbox, process string) (string, error) {
+	var out struct{ Data string }
+	err := s.call(ctx, "read_process_output", map[string]any{"sandboxId": sandbox, "processId": process}, &out)
+	return out.Data, err
+}
+
+// wake: from paused on disk to the first command.
+func (b *bench) wake(ctx context.Context, s *server, rootfs string, mib, n int) error {
+	sandbox, err := s.sandbox(ctx, max(512, 2*mib))
+	if err != nil {
+		return err
+	}
+	defer s.delete(context.WithoutCancel(ctx), sandbox) //nolint:errcheck // the server goes too
+	if _, err := s.hold(ctx, sandbox, mib); err != nil {
+		return err
+	}
+	r, err := b.heldRaw(ctx, rootfs, 3000+n, mib)
+	if err != nil {
+		return err
+	}
+	defer r.end()
+	image := filepath.Join(r.dir, "image")
+	if err := r.checkpoint(ctx, image, false); err != nil {
+		return err
+	}
+	var ours, plain, lazy []time.Duration
+	for i := range b.rounds/2 + 1 {
+		if err := s.call(ctx, "pause_sandbox", map[string]any{"sandboxId": sandbox}, nil); err != nil {
+			return err
+		}
+		if i == 0 {
+			if err := b.asleep(s, sandbox, mib); err != nil {
+				return err
+			}
+		}
+		d, err := timed(func() error { return s.true(ctx, sandbox) })
+		if err != nil {
+			return err
+		}
+		times := [2]time.Duration{}
+		for k, direct := range []bool{false, true} {
+			if times[k], err = timed(func() error {
+				if err := r.restore(ctx, image, direct); err != nil {
+					return err
+				}
+				return r.true(ctx)
+			}); err != nil {
+				return err
+			}
+			r.kill(ctx)
+		}
+		if i > 0 {
+			ours, plain, lazy = append(ours, d), append(plain, times[0]), append(lazy, times[1])
+		}
+	}
+	best, name := plain, "`runsc restore --background` and `runsc exec true`"
+	if median(lazy) < median(plain) {
+		best, name = lazy, "`runsc restore --background --direct` and `runsc exec true`"
+	}
+	b.add(fmt.Sprintf("wake from disk to the first command, %d MiB touched", mib), ours, name, best, 1.0)
+	return nil
+}
+
+// asleep reads what is left of a sandbox that is paused on disk.
+func (b *bench) asleep(s *server, sandbox string, mib int) error {
+	dirs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return err
+	}
+	left := 0
+	for _, f := range dirs {
+		if text, err := os.ReadFile(f); err == nil && bytes.Contains(text, []byte(sandbox)) && bytes.HasPrefix(text, []byte("runsc-")) {
+			left++
+		}
+	}
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/berth/*/" + sandbox)
+	if err != nil {
+		return err
+	}
+	b.rows = append(b.rows, row{
+		what: fmt.Sprintf("paused on disk, %d MiB touched: processes and memory groups left", mib), peer: "of the sandbox, on the host", must: "none",
+		figure: fmt.Sprintf("%d and %d", left, len(groups)), met: left == 0 && len(groups) == 0,
+	})
+	return nil
+}
+
+// frozen: from paused in memory to the first command, beside a running sandbox.
+func (b *bench) frozen(ctx context.Context, s *server, rootfs string) error {
+	g, end, err := b.driverAlone(ctx, rootfs)
+	if err != nil {
+		return err
+	}
+	defer end()
+	var thawed, running []time.Duration
+	for i := range b.rounds + 1 {
+		if err := g.pause(ctx); err != nil {
+			return err
+		}
+		d, err := timed(func() error {
+			if err := g.resume(ctx); err != nil {
+				return err
+			}
+			return g.true(ctx)
+		})
+		if err != nil {
+			return err
+		}
+		p, err := timed(func() error { return g.true(ctx) })
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			thawed, running = append(thawed, d), append(running, p)
+		}
+	}
+	more := median(thawed) - median(running)
+	b.rows = append(b.rows, row{
+		what: "wake from frozen to the first command", peer: "more than a command in a running sandbox", must: "≤ 10 ms",
+		figure: fmt.Sprintf("%.1f ms", float64(more.Microseconds())/1000), met: more <= 10*time.Millisecond,
+	})
+	return nil
+}
+
+// resumed: a create that brings back a booted state.
+func (b *bench) resumed(ctx context.Context, s *server, rootfs string) error {
+	sandbox, err := s.sandbox(ctx, 512)
+	if err != nil {
+		return err
+	}
+	defer s.delete(context.WithoutCancel(ctx), sandbox) //nolint:errcheck // the server goes too
+	var snap struct{ Snapshot struct{ ID string } }
+	if err := s.call(ctx, "snapshot_sandbox", map[string]any{"sandboxId": sandbox, "mode": "memory"}, &snap); err != nil {
+		return err
+	}
+	r, err := b.heldRaw(ctx, rootfs, 4000, 1)
+	if err != nil {
+		return err
+	}
+	defer r.end()
+	image := filepath.Join(r.dir, "image")
+	if err := r.checkpoint(ctx, image, false); err != nil {
+		return err
+	}
+	var ours, theirs []time.Duration
+	for i := range b.rounds + 1 {
+		var made string
+		d, err := timed(func() error {
+			var out sandboxOut
+			if err := s.call(ctx, "create_sandbox", map[string]any{"snapshotId": snap.Snapshot.ID}, &out); err != nil {
+				return err
+			}
+			made = out.Sandbox.ID
+			return s.true(ctx, made)
+		})
+		if err != nil {
+			return err
+		}
+		if err := s.delete(ctx, made); err != nil {
+			return err
+		}
+		p, err := timed(func() error {
+			if err := r.restore(ctx, image, false); err != nil {
+				return err
+			}
+			return r.true(ctx)
+		})
+		if err != nil {
+			return err
+		}
+		r.kill(ctx)
+		if i > 0 {
+			ours, theirs = append(ours, d), append(theirs, p)
+		}
+	}
+	b.add("create by resume of a booted state to the first command", ours, "`runsc restore --background` and `runsc exec true`", theirs, 1.1)
+	return nil
+}
+
+// forks: ten copies of one sandbox, and how long the original stands still.
+func (b *bench) forks(ctx context.Context, s *server, rootfs string) error {
+	const mib, copies = 150, 10 // with what else is in it, below 200 MB
+	sandbox, err := s.sandbox(ctx, 512)
+	if err != nil {
+		return err
+	}
+	defer s.delete(context.WithoutCancel(ctx), sandbox) //nolint:errcheck // the server goes too
+	process, err := s.hold(ctx, sandbox, mib)
+	if err != nil {
+		return err
+	}
+	fill := map[string]any{"sandboxId": sandbox, "command": "head -c 300000000 /dev/urandom > /workspace/disk; sync"}
+	if err := s.call(ctx, "run_command", fill, nil); err != nil {
+		return err
+	}
+	first, err := b.heldRaw(ctx, rootfs, 5000, mib)
+	if err != nil {
+		return err
+	}
+	defer first.end()
+	image := filepath.Join(first.dir, "image")
+	if err := first.checkpoint(ctx, image, false); err != nil {
+		return err
+	}
+	var ours, theirs []time.Duration
+	for round := range 3 {
+		var out struct {
+			Items []struct{ SandboxID string }
+		}
+		d, err := timed(func() error {
+			if err := s.call(ctx, "fork_sandbox", map[string]any{"sandboxId": sandbox, "count": copies, "waitSeconds": 30}, &out); err != nil {
+				return err
+			}
+			return each(len(out.Items), func(i int) error { return s.true(ctx, out.Items[i].SandboxID) })
+		})
+		if err != nil {
+			return err
+		}
+		for _, c := range out.Items {
+			if err := s.delete(ctx, c.SandboxID); err != nil {
+				return err
+			}
+		}
+		p, err := b.rawCopies(ctx, rootfs, image, copies, 5100+100*round)
+		if err != nil {
+			return err
+		}
+		ours, theirs = append(ours, d), append(theirs, p)
+	}
+	text, err := s.output(ctx, sandbox, process)
+	if err != nil {
+		return err
+	}
+	lines := strings.Fields(text)
+	still, err := strconv.ParseFloat(lines[len(lines)-1], 64)
+	if err != nil {
+		return err
+	}
+	b.add("10 forks to the first command in each", ours, "ten `runsc restore --background` of one checkpoint and `runsc exec true`, two at a time", theirs, 1.0)
+	b.rows = append(b.rows, row{
+		what: "the original of a fork stands still, 150 MiB touched, 300 MB on its disk", peer: "the longest gap in its clock over all forks", must: "≤ 250 ms",
+		figure: fmt.Sprintf("%.0f ms", still), met: still <= 250,
+	})
+	return nil
+}
+
+// each runs something two at a time.
+func each(n int, fn func(i int) error) error {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	turn := make(chan struct{}, 2)
+	for i := range n {
+		turn <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			if err := fn(i); err != nil {
+				mu.Lock()
+				failed = errors.Join(failed, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+// rawCopies restores one checkpoint many times, each on a disk of its own, and times it.
+func (b *bench) rawCopies(ctx context.Context, rootfs, image string, n, first int) (time.Duration, error) {
+	all := make([]*raw, n)
+	for i := range all {
+		r, err := b.newRaw(rootfs, first+i)
+		if err != nil {
+			return 0, err
+		}
+		defer r.end()
+		if err := r.holds(150); err != nil {
+			return 0, err
+		}
+		all[i] = r
+	}
+	return timed(func() error {
+		return each(n, func(i int) error {
+			if err := all[i].restore(ctx, image, false); err != nil {
+				return err
+			}
+			return all[i].true(ctx)
+		})
+	})
+}
+
+// claims: creates from the ready pool.
+func (b *bench) claims(ctx context.Context, rootfs string) error {
+	s, err := b.serve(ctx, "--ready-memory-mib", "512")
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	g, end, err := b.driverAlone(ctx, rootfs)
+	if err != nil {
+		return err
+	}
+	defer end()
+	var whole, claim, alone []time.Duration
+	for i := range b.rounds + 2 {
+		if i > 1 {
+			if err := s.awaitReady(ctx); err != nil {
+				return err
+			}
+		}
+		begin := time.Now()
+		sandbox, err := s.sandbox(ctx, 512)
+		if err != nil {
+			return err
+		}
+		made := time.Since(begin)
+		if err := s.true(ctx, sandbox); err != nil {
+			return err
+		}
+		d := time.Since(begin)
+		p, err := timed(func() error { return g.true(ctx) })
+		if err != nil {
+			return err
+		}
+		if err := s.delete(ctx, sandbox); err != nil {
+			return err
+		}
+		if i > 1 {
+			whole, claim, alone = append(whole, d), append(claim, made), append(alone, p)
+		}
+	}
+	b.add("create from a ready pool to the first finished command", whole, "one command of the guest alone", alone, 1.5)
+	m := median(claim)
+	b.rows = append(b.rows, row{
+		what: "create from a ready pool, the claim", peer: "through MCP", must: "≤ 10 ms", figure: fmt.Sprintf("%.1f ms", float64(m.Microseconds())/1000),
+		met: m <= 10*time.Millisecond,
+	})
+	return nil
+}
+
+// awaitReady waits until the pool has a sandbox.
+func (s *server) awaitReady(ctx context.Context) error {
+	for ctx.Err() == nil {
+		var out struct {
+			Items []struct {
+				Ready []struct{ Ready int }
+			}
+		}
+		if err := s.call(ctx, "list_pools", nil, &out); err != nil {
+			return err
+		}
+		for _, p := range out.Items {
+			for _, r := range p.Ready {
+				if r.Ready > 0 {
+					return nil
+				}
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return ctx.Err()
+}
+
+// heldRaw is a container of gVisor's own program whose one process holds memory.
+func (b *bench) heldRaw(ctx context.Context, rootfs string, n, mib int) (*raw, error) {
+	r, err := b.newRaw(rootfs, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.holds(mib); err != nil {
+		r.end()
+		return nil, err
+	}
+	if err := r.run(ctx); err != nil {
+		r.end()
+		return nil, err
+	}
+	for ctx.Err() == nil {
+		if _, err := os.Stat(filepath.Join(r.dir, "upper", "held")); err == nil {
+			return r, nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	r.end()
+	return nil, ctx.Err()
+}
+
+// holds has the container's process hold memory, and write a file once it does.
+func (r *raw) holds(mib int) error {
+	sp := spec(filepath.Join(r.dir, "rootfs"))
+	program := strings.Replace(holder, `print("held", flush=True)`, `open("/held", "w").close()`, 1)
+	sp["process"].(map[string]any)["args"] = []string{"python3", "-c", program, strconv.Itoa(mib)}
+	config, err := json.Marshal(sp)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.dir, "config.json"), config, 0o600)
+}
+
+// checkpoint writes the container's kernel to a folder and ends it.
+func (r *raw) checkpoint(ctx context.Context, image string, direct bool) error {
+	if err := os.Mkdir(image, 0o700); err != nil {
+		return err
+	}
+	out, err := r.command(ctx, "checkpoint", "--image-path", image, "--direct="+strconv.FormatBool(direct), "--compression=none", r.id).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("runsc checkpoint: %w: %s", err, out)
+	}
+	r.kill(ctx)
+	return nil
+}
+
+// restore brings it back; its pages are read when they are needed.
+func (r *raw) restore(ctx context.Context, image string, direct bool) error {
+	c := r.command(ctx, "restore", "--detach", "--background", "--direct="+strconv.FormatBool(direct), "--image-path", image, "--bundle", r.dir, r.id)
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("runsc restore: %w", err)
+	}
+	return nil
+}
+
+// kill ends the container and keeps its disk.
+func (r *raw) kill(ctx context.Context) { _ = r.command(ctx, "delete", "--force", r.id).Run() }

@@ -63,8 +63,8 @@ type Source struct {
 	// or that tree itself: then every change of a file is in its ctime, which nobody in a sandbox can set. Modification times alone are never trusted.
 	Trust bool
 	// At is when the tree stopped to change: for a copy, when the copy was made. The zero time is now, which is right for a tree that is not a copy.
-	At time.Time
-	Now   func() time.Time // nil: time.Now
+	At  time.Time
+	Now func() time.Time // nil: time.Now
 }
 
 // Stats say what a Save did.

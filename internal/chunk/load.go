@@ -2,7 +2,6 @@ package chunk
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -16,6 +15,7 @@ type Target struct {
 	Dir string // an empty folder, which becomes the tree's root. Nobody else may write below it meanwhile
 	// MaxBytes bounds the contents of all files without holes, 0 is no bound. More is errs.LimitExceeded with reason "tree_too_large".
 	MaxBytes int64
+	Relaxed  bool // does not wait for the disk: a loss of power may damage the tree
 }
 
 // Load makes the tree of a root again, exactly: owners, modes, times, attributes, holes, hard links. It runs as root. Errors beside those of the vault and
@@ -70,7 +70,7 @@ func Load(ctx context.Context, v Vault, root *Root, to Target) error {
 		if gctx.Err() != nil {
 			return gctx.Err()
 		}
-		return t.finish()
+		return t.finish(to.Relaxed)
 	})
 	return explain(group.Wait())
 }
@@ -106,7 +106,7 @@ func portions(ctx context.Context, m *reader, most int64, todo, order chan<- *po
 	}
 	for {
 		r, err := m.next()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { //nolint:errorlint // what the vault gives may wrap it
 			return flush()
 		}
 		if err != nil {

@@ -3,7 +3,6 @@ package chunk
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"io"
 	"strings"
 
@@ -248,14 +247,14 @@ func (m *reader) name() string {
 	return n
 }
 
-// next gives the next record; io.EOF behind the last one.
+// next gives the next record; io.EOF itself behind the last one, and only there.
 func (m *reader) next() (*record, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
 	kind, err := m.in.ReadByte()
 	if m.done {
-		if !errors.Is(err, io.EOF) {
+		if err != io.EOF { //nolint:errorlint // what the vault gives may wrap it
 			if err == nil {
 				err = bad("something follows its end")
 			}
@@ -302,7 +301,7 @@ func (m *reader) body(r *record) {
 		m.done = m.depth == 0
 	case recFile:
 		r.Name, r.Meta = m.name(), m.meta()
-		r.Size = int64(m.number(1<<63 - 1)) //nolint:gosec // bounded
+		r.Size = int64(m.number(1<<63 - 1))                                                             //nolint:gosec // bounded
 		r.Stamp = stamp{Ino: m.number(1<<64 - 1), Sec: m.signed(), Nsec: uint32(m.number(999_999_999))} //nolint:gosec // bounded
 		m.left = r.Size
 	case recSymlink:

@@ -248,7 +248,7 @@ func (s *Store) read(ctx context.Context, org string, pack, at, n int64) ([]byte
 		}
 	}
 	if errs.Is(err, errs.NotFound) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return nil, errs.Wrap(errs.Unavailable, err, "the saved tree is damaged: an object of it is missing or not whole").Because("damaged").Suggest("Use another snapshot.")
+		return nil, errs.E(errs.Unavailable, "the saved tree is damaged: an object of it is missing or not whole").Because("damaged").Suggest("Use another snapshot.")
 	}
 	return nil, fmt.Errorf("read pack: %w", err)
 }

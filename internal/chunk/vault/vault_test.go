@@ -74,7 +74,7 @@ func (r *rig) put(ctx context.Context, org, name, parent, dir string) (vault.Tre
 
 func (r *rig) get(ctx context.Context, org, name, dir string) error {
 	return r.Get(ctx, org, name, func(ctx context.Context, v chunk.Vault, root *chunk.Root) error {
-		return chunk.Load(ctx, v, root, chunk.Target{Dir: dir})
+		return chunk.Load(ctx, v, root, chunk.Target{Dir: dir, Relaxed: true})
 	})
 }
 

@@ -31,6 +31,8 @@ func (s *suite) onDisk(t *testing.T) {
 		{"wrong states", s.suspendStates},
 		{"limits changed while asleep", s.suspendUpdate},
 		{"connections", s.suspendConnections},
+		{"many calls at once", s.crowd},
+		{"calls that are given up", s.givenUp},
 	} {
 		t.Run(tt.name, tt.run)
 	}
@@ -373,7 +375,10 @@ func (s *suite) suspendGenerations(t *testing.T) {
 			"delete":  func() error { return s.Driver.Delete(ctx, old.ID, old.Generation) },
 		}
 		if s.Driver.Capabilities().Saves {
-			calls["save"] = func() error { _, err := s.Driver.Save(ctx, old.ID, old.Generation, "stale", runtime.SaveOptions{}); return err }
+			calls["save"] = func() error {
+				_, err := s.Driver.Save(ctx, old.ID, old.Generation, "stale", runtime.SaveOptions{})
+				return err
+			}
 		}
 		for name, call := range calls {
 			wantError(t, name, call(), errs.InvalidState, "stale_generation")

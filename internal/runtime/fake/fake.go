@@ -289,6 +289,7 @@ func (d *Driver) Stop(ctx context.Context, id string, generation int64, _ runtim
 	}
 	d.halt(b)
 	d.letGo(b)
+	d.settle(b)
 	return d.set(b, runtime.Stopped, runtime.ReasonRequested), nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -290,6 +291,31 @@ func (r *rig) runtimePID() (int, error) {
 	return 0, errors.New("berth-runtime does not run")
 }
 
+// tasks are the processes on this machine that belong to a sandbox: those of its cgroups and those that name it.
+func (r *rig) tasks(id string) []int {
+	r.t.Helper()
+	all, err := proc.Scan(filepath.Join(r.cfg.Root, "gvisor"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var pids []int
+	for _, p := range all {
+		if p.ID == id {
+			pids = append(pids, p.PID)
+		}
+	}
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/berth/" + r.instance() + "/" + id + "/cgroup.procs")
+	for _, g := range groups {
+		b, _ := os.ReadFile(g)
+		for _, f := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
 // leftovers are what the root still has in the machine.
 func (r *rig) leftovers() []string {
 	var out []string
@@ -313,7 +339,7 @@ func (r *rig) leftovers() []string {
 	for _, g := range groups {
 		out = append(out, "cgroup "+g)
 	}
-	for _, dir := range []string{"sandboxes", "mounts", "netns", "gvisor", "disks/trees"} {
+	for _, dir := range []string{"sandboxes", "mounts", "netns", "gvisor", "saves", "disks/trees"} {
 		entries, _ := os.ReadDir(filepath.Join(r.cfg.Root, dir))
 		for _, e := range entries {
 			if e.Name() != "null-netns" {

@@ -280,6 +280,9 @@ func (s *suite) rewind(t *testing.T) {
 	spec, _ := s.made(t)
 	_, err := s.Driver.Rewind(s.ctx(t), spec.ID, spec.Generation)
 	wantError(t, "rewind one that never slept", err, errs.InvalidState, "settled")
+	if !s.rewinds(t) {
+		return
+	}
 	g := s.guest(t, spec)
 	boot := g.hello().BootID
 	g.write("/root/text", "before")
@@ -328,8 +331,33 @@ func (s *suite) rewind(t *testing.T) {
 	g.wantFile("/root/text", "later")
 }
 
+// rewinds reports whether the driver keeps what Rewind needs. It may do without where that would take long, and says so then, with the sandbox as it was.
+func (s *suite) rewinds(t *testing.T) bool {
+	t.Helper()
+	spec, _ := s.made(t)
+	s.suspend(t, &spec)
+	g := s.wake(t, &spec)
+	g.write("/root/text", "after")
+	spec.Generation++
+	_, err := s.Driver.Rewind(s.ctx(t), spec.ID, spec.Generation)
+	if err == nil {
+		s.wantAsleep(t, spec)
+		return true
+	}
+	wantError(t, "rewind", err, errs.InvalidState, "settled")
+	if s.Driver.Capabilities().Instant {
+		t.Error("a driver that copies disks at once keeps none for a rewind")
+	}
+	g.hello()
+	g.wantFile("/root/text", "after")
+	return false
+}
+
 // rewindDead goes back to the memory of one that was woken and died before anyone was content with it.
 func (s *suite) rewindDead(t *testing.T) {
+	if !s.rewinds(t) {
+		return
+	}
 	spec, _ := s.made(t)
 	g := s.guest(t, spec)
 	boot := g.hello().BootID
@@ -390,6 +418,9 @@ func (s *suite) suspendGenerations(t *testing.T) {
 	stale(runtime.Paused)
 	s.wake(t, &spec)
 	stale(runtime.Running)
+	if !s.rewinds(t) {
+		return
+	}
 	if _, err := s.Driver.Rewind(ctx, spec.ID, spec.Generation); err != nil {
 		t.Errorf("a stale settle let go of what a rewind needs: %v", err)
 	}

@@ -111,7 +111,7 @@ func (s *Supervisor) make(ctx context.Context, sb *sandbox, spec runtime.Spec, d
 		switch r.Phase {
 		case stopped:
 			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is stopped", sb.id).Because("stopped").Suggest("Start it.")
-		case suspended:
+		case paused, suspended:
 			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is paused", sb.id).Because("paused").Suggest("Wake it.")
 		}
 		return s.keepGeneration(sb, r)
@@ -151,8 +151,12 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 	if err != nil {
 		return runtime.Status{}, err
 	}
-	if r.Phase != stopped {
+	switch r.Phase {
+	case stopped:
+	case running:
 		return s.keepGeneration(sb, r)
+	default:
+		return runtime.Status{}, errPhase(&r)
 	}
 	if r, err = s.letGo(sb, r); err != nil {
 		return runtime.Status{}, err
@@ -179,10 +183,7 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 // failed logs what a boot failed of and gives what callers are told.
 func (s *Supervisor) failed(err error) error {
 	s.log.Error("boot failed", "error", err)
-	if _, ok := errors.AsType[*errs.Error](err); ok {
-		return err
-	}
-	return errs.Wrap(errs.Unavailable, err, "the sandbox could not be booted on this node").Because("boot_failed")
+	return full(err, "boot_failed", "the sandbox could not be booted on this node")
 }
 
 // keepGeneration answers a call that finds nothing to do.

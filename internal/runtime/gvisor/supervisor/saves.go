@@ -100,12 +100,17 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
 	take := func(record) error {
+		var err error
 		if opts.Memory {
-			if err := s.write(sb, temp); err != nil {
-				return err
-			}
+			err = s.write(sb, temp)
 		}
-		return s.disks.Copy(sb.id, savePrefix+name, 0)
+		if err == nil {
+			err = s.disks.Copy(sb.id, savePrefix+name, 0)
+		}
+		if err != nil {
+			err = errors.Join(err, s.removeSave(name)) // at once: the record needs room
+		}
+		return err
 	}
 	var err error
 	switch {

@@ -45,23 +45,17 @@ func (s *Supervisor) Suspend(ctx context.Context, id string, generation int64) (
 		}
 		// What an earlier wake could go back to is of no use any more.
 		if r, err = s.letGo(sb, r); err != nil {
-			return runtime.Status{}, err
+			return runtime.Status{}, full(err, "freeze_failed", "the sandbox could not be paused on disk")
 		}
 		err = s.still(sb, r, suspending, func(now record) error {
-			if err := s.write(sb, sb.memory()); err != nil {
-				return err
+			err := s.suspended(sb, now)
+			if err != nil {
+				err = errors.Join(err, os.RemoveAll(sb.memory())) // at once: the record needs room
 			}
-			if _, err := s.finish(now, sb.memory(), false); err != nil {
-				return err
-			}
-			if err := s.disks.Sync(); err != nil {
-				return err
-			}
-			now.Phase, now.Since, now.Before = suspended, s.now(), ""
-			return sb.put(now)
+			return err
 		})
 		if err != nil {
-			return runtime.Status{}, errors.Join(full(err, "freeze_failed", "the sandbox could not be paused on disk"), os.RemoveAll(sb.memory()))
+			return runtime.Status{}, full(err, "freeze_failed", "the sandbox could not be paused on disk")
 		}
 		r, _ = sb.record()
 		if err := s.teardown(sb, r); err != nil {
@@ -72,8 +66,24 @@ func (s *Supervisor) Suspend(ctx context.Context, id string, generation int64) (
 	})
 }
 
+// suspended writes the memory of a sandbox that stands still, and then says that this is what there is of it.
+func (s *Supervisor) suspended(sb *sandbox, r record) error {
+	if err := s.write(sb, sb.memory()); err != nil {
+		return err
+	}
+	if _, err := s.finish(r, sb.memory(), false); err != nil {
+		return err
+	}
+	if err := s.disks.Sync(); err != nil {
+		return err
+	}
+	r.Phase, r.Since, r.Before = suspended, s.now(), ""
+	return sb.put(r)
+}
+
+// errPhase says that a call cannot be made of a sandbox as it is.
 func errPhase(r *record) error {
-	return errs.E(errs.InvalidState, "sandbox %s is %s", r.Spec.ID, r.Phase).Because(string(r.Phase))
+	return errs.E(errs.InvalidState, "sandbox %s is %s", r.Spec.ID, r.Phase).Because(string(r.status("").State))
 }
 
 // full gives the error of something that needed room, and says so where there was none.
@@ -117,7 +127,19 @@ func (s *Supervisor) still(sb *sandbox, r record, during phase, do func(now reco
 			r.Phase = paused // so it is, and can be resumed or stopped
 		}
 	}
-	return errors.Join(err, sb.put(r))
+	s.undone(sb, r)
+	return err
+}
+
+// undone records that a sandbox is what it was before something that did not come to be. Where that cannot be written, the record on disk still says what
+// was begun, which comes to the same for whoever takes the sandbox back.
+func (s *Supervisor) undone(sb *sandbox, r record) {
+	if err := sb.put(r); err != nil {
+		s.log.Warn("record not written", "sandbox", sb.id, "error", err)
+		sb.mu.Lock()
+		sb.rec = &r
+		sb.mu.Unlock()
+	}
 }
 
 func (l *live) isDead() bool {
@@ -174,11 +196,14 @@ func (s *Supervisor) wake(ctx context.Context, sb *sandbox, r record, spec runti
 	}
 	spec.Network = r.Spec.Network // its rules are part of what is restored
 	now := r
-	now.Spec, now.Phase, now.Unsettled = spec, waking, true
+	// Where it would take long to keep the disk as it is before the sandbox goes on, a wake cannot be undone.
+	now.Spec, now.Phase, now.Unsettled = spec, waking, s.disks.Describe().Snapshot
 	if err := sb.put(now); err != nil {
 		return runtime.Status{}, err
 	}
-	err = s.keepForRewind(sb.id)
+	if now.Unsettled {
+		err = errors.Join(s.disks.Remove(wakeDisk(sb.id)), s.disks.Copy(sb.id, wakeDisk(sb.id), 0))
+	}
 	if err == nil {
 		err = s.boot(sb, now, origin{memory: m, dir: sb.memory()})
 	}
@@ -186,18 +211,12 @@ func (s *Supervisor) wake(ctx context.Context, sb *sandbox, r record, spec runti
 		r.Generation = spec.Generation
 		return runtime.Status{}, errors.Join(s.failed(err), s.rewound(sb, now, r.Spec))
 	}
+	if !now.Unsettled {
+		if err := s.dropMemory(sb); err != nil {
+			s.log.Warn("memory not removed after the wake", "sandbox", sb.id, "error", err) // the next one replaces it
+		}
+	}
 	return s.announce(sb), nil
-}
-
-// keepForRewind keeps the disk as it is before the sandbox goes on. Where that would take long it is not done: a wake cannot be undone there.
-func (s *Supervisor) keepForRewind(id string) error {
-	if !s.disks.Describe().Snapshot {
-		return nil
-	}
-	if err := s.disks.Remove(wakeDisk(id)); err != nil {
-		return err
-	}
-	return s.disks.Copy(id, wakeDisk(id), 0)
 }
 
 // Rewind undoes a wake that is not settled.
@@ -243,7 +262,8 @@ func (s *Supervisor) rewound(sb *sandbox, r record, spec runtime.Spec) error {
 		return err
 	}
 	r.Spec, r.Phase, r.Since, r.Reason, r.Unsettled, r.Boot, r.Gofer = spec, suspended, s.now(), "", false, proc.Process{}, proc.Process{}
-	return sb.put(r)
+	s.undone(sb, r)
+	return nil
 }
 
 // Settle lets go of what Rewind needs.

@@ -3,6 +3,8 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,6 +24,13 @@ import (
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "hog" {
 		hog()
+	}
+	if len(os.Args) == 3 {
+		if err := program(os.Args[1], os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	token := os.Getenv("BERTH_GUEST_TOKEN")
 	term := make(chan os.Signal, 1)
@@ -59,6 +68,38 @@ func main() {
 		}
 		reply(w, map[string]any{"data": b, "eof": true, "next": len(b)}, err)
 	})
+	var mu sync.Mutex
+	mux.HandleFunc("POST /configure", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Token   string
+			Entropy []byte
+		}
+		err := json.NewDecoder(r.Body).Decode(&in)
+		if err == nil && len(in.Entropy) > 0 {
+			err = os.WriteFile("/dev/urandom", in.Entropy, 0)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if in.Token != "" {
+			token = in.Token
+		}
+		reply(w, map[string]any{}, err)
+	})
+	for path, start := range map[string]func(*exec.Cmd) error{"/processes": (*exec.Cmd).Start, "/exec": (*exec.Cmd).Run} {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			var in struct {
+				Argv []string
+				Cwd  string
+			}
+			err := json.NewDecoder(r.Body).Decode(&in)
+			if err == nil {
+				cmd := exec.Command(in.Argv[0], in.Argv[1:]...)
+				cmd.Dir, cmd.Stderr = in.Cwd, os.Stderr
+				err = start(cmd)
+			}
+			reply(w, map[string]any{}, err)
+		})
+	}
 	mux.HandleFunc("POST /test/exit", func(w http.ResponseWriter, r *http.Request) {
 		code, _ := strconv.Atoi(r.URL.Query().Get("code"))
 		os.Exit(code)
@@ -103,7 +144,6 @@ func main() {
 		}, nil)
 	})
 	mux.HandleFunc("POST /test/echo", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) })
-	var mu sync.Mutex
 	fmt.Fprintln(os.Stderr, http.ListenAndServe(os.Getenv("BERTH_GUEST_ADDR"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		ok := r.Header.Get("Berth-Token") == token
@@ -114,6 +154,21 @@ func main() {
 		}
 		mux.ServeHTTP(w, r)
 	})))
+}
+
+// program is what processes of the tests do: "count F" appends numbers to F for ever, "random F" writes what the kernel gives at random to it.
+func program(what, file string) error {
+	if what == "random" {
+		b := make([]byte, 16)
+		_, _ = rand.Read(b)
+		return os.WriteFile(file, []byte(hex.EncodeToString(b)), 0o644)
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	for i := 1; err == nil; i++ {
+		_, err = fmt.Fprintln(f, i)
+		time.Sleep(5 * time.Millisecond)
+	}
+	return err
 }
 
 func hog() {

@@ -19,8 +19,7 @@ func TestConformance(t *testing.T) {
 			Driver: r.Driver, Image: tiny, Kill: r.kill, Program: []string{guestPath}, Damage: r.damage, Forked: true,
 			Tasks: func(t *testing.T, id string) int { return len(r.tasks(id)) },
 			Left: func(t *testing.T) []string {
-				own := "mount " + filepath.Join(r.cfg.Root, "disks", "trees") // of all disks
-				return slices.DeleteFunc(r.leftovers(), func(l string) bool { return l == own })
+				return slices.DeleteFunc(r.leftovers(), func(l string) bool { return l == "mount "+r.trees() })
 			},
 		})
 	})

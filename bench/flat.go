@@ -3,14 +3,15 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,22 +24,31 @@ type sample struct {
 }
 
 // growth is how much of each reading may be more at the end of half an hour than at its beginning: a part of its mean, or so much, whichever is more.
-// Shorter soaks are judged by the same slope.
+// Shorter soaks are judged by the same slope. left is how much more than before the soak there may be once all clients have left, where that says unboundedthing.
 var growth = []struct {
 	name string
 	part float64
 	much float64
+	left float64
 	unit string
 }{
-	{"memory of the server", 0.20, 32 << 20, "bytes"},
-	{"descriptors of the server", 0.20, 32, ""},
-	{"threads of the server", 0.20, 8, ""},
-	{"goroutines of the server", 0.20, 64, ""},
-	{"memory of the runtime", 0.20, 32 << 20, "bytes"},
-	{"descriptors of the runtime", 0.20, 32, ""},
-	{"threads of the runtime", 0.20, 8, ""},
-	{"files of the data folder", 0.30, 200, ""},
+	{"memory of the server", 0.20, 32 << 20, unbounded, "bytes"},
+	{"descriptors of the server", 0.20, 32, 16, ""},
+	{"threads of the server", 0.20, 8, unbounded, ""},
+	{"goroutines of the server", 0.20, 64, 32, ""},
+	{"memory of the runtime", 0.20, 32 << 20, unbounded, "bytes"},
+	{"descriptors of the runtime", 0.20, 32, 16, ""},
+	{"threads of the runtime", 0.20, 8, unbounded, ""},
+	{"files of the data folder", 0.30, 200, 20, ""},
+	{"bytes of the data folder", 0.30, 32 << 20, unbounded, "bytes"},
+	{"mounts in the data folder", 0.20, 20, 0, ""},
 }
+
+// unbounded is no bound.
+const unbounded = math.MaxFloat64
+
+// loadReading is reported and not judged.
+const loadReading = "load of the machine"
 
 // sample reads everything each ten seconds.
 func (k *soak) sample(ctx context.Context) {
@@ -83,13 +93,21 @@ func (s *server) readings() map[string]float64 {
 			v["descriptors of the "+name] = float64(len(files))
 		}
 	}
-	if g, err := s.goroutines(); err == nil {
-		v["goroutines of the server"] = g
+	if own, err := s.metrics(); err == nil {
+		v["goroutines of the server"] = own["go_goroutines"]
+		v["heap of the server"] = own["go_memstats_heap_alloc_bytes"]
 	}
-	n := 0.0
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		first, _, _ := strings.Cut(string(load), " ")
+		v[loadReading], _ = strconv.ParseFloat(first, 64)
+	}
 	if root == "" {
 		return v
 	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err == nil {
+		v["mounts in the data folder"] = float64(strings.Count(string(mounts), " "+root))
+	}
+	n, size := 0.0, 0.0
 	_ = filepath.WalkDir(filepath.Dir(root), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return nil //nolint:nilerr // it is being removed
@@ -98,9 +116,12 @@ func (s *server) readings() map[string]float64 {
 			return fs.SkipDir
 		}
 		n++
+		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			size += float64(info.Size())
+		}
 		return nil
 	})
-	v["files of the data folder"] = n
+	v["files of the data folder"], v["bytes of the data folder"] = n, size
 	return v
 }
 
@@ -125,10 +146,35 @@ func (s *server) runtime() (pid int, root string) {
 	return 0, ""
 }
 
-// judge fits a line through each reading after the warm-up and says what grows.
-func judge(samples []sample, long time.Duration) (string, bool) {
+// series is every reading as comma-separated values, a line each moment.
+func series(samples []sample) string {
+	known := map[string]bool{}
+	for _, s := range samples {
+		for name := range s.values {
+			known[name] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(known))
 	var t strings.Builder
-	t.WriteString("| reading | mean | growth in 30 min | may be | |\n|---|---|---|---|---|\n")
+	t.WriteString("seconds," + strings.Join(names, ",") + "\n")
+	for _, s := range samples {
+		fmt.Fprintf(&t, "%.0f", s.at.Seconds())
+		for _, name := range names {
+			t.WriteString(",")
+			if v, ok := s.values[name]; ok {
+				fmt.Fprintf(&t, "%.0f", v)
+			}
+		}
+		t.WriteString("\n")
+	}
+	return t.String()
+}
+
+// judge fits a line through each reading after the warm-up and says what grows: its slope is more than may be by more than chance makes of readings
+// that go up and down. Where that leaves it open, what is left after the last client says it; where that says nothing either, the soak was too short to tell.
+func judge(samples []sample, long time.Duration, before, after map[string]float64) (string, bool) {
+	var t strings.Builder
+	t.WriteString("| reading | mean | growth in 30 min | give or take | may be | before | when all had left | |\n|---|---|---|---|---|---|---|---|\n")
 	flat := true
 	for _, g := range growth {
 		var x, y []float64
@@ -137,32 +183,64 @@ func judge(samples []sample, long time.Duration) (string, bool) {
 				x, y = append(x, s.at.Minutes()), append(y, v)
 			}
 		}
-		if len(x) < 3 {
-			fmt.Fprintf(&t, "| %s | too few readings | | | |\n", g.name)
+		first, ok1 := before[g.name]
+		last, ok2 := after[g.name]
+		if len(x) < 3 || !ok1 || !ok2 {
+			fmt.Fprintf(&t, "| %s | too few readings | | | | | | |\n", g.name)
+			flat = false
 			continue
 		}
-		slope, mean := fit(x, y)
-		grown, most := slope*30, math.Max(g.part*mean, g.much)
+		slope, chance, mean := fit(x, y)
+		grown, give, most := slope*30, 2*chance*30, math.Max(g.part*mean, g.much)
 		verdict := "flat"
-		if grown > most {
+		switch {
+		case last-first > g.left:
+			verdict, flat = "left behind", false
+		case grown-give > most:
 			verdict, flat = "grows", false
+		case grown+give > most && g.left == unbounded:
+			verdict, flat = "cannot be told", false
+		case grown+give > most:
+			verdict = "swings, nothing is left"
 		}
-		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s |\n", g.name, amount(mean, g.unit), amount(grown, g.unit), amount(most, g.unit), verdict)
+		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", g.name, amount(mean, g.unit), amount(grown, g.unit), amount(give, g.unit),
+			amount(most, g.unit), amount(first, g.unit), amount(last, g.unit), verdict)
 	}
 	return t.String(), flat
 }
 
-// fit is the least-squares line: its slope, and the mean.
-func fit(x, y []float64) (slope, mean float64) {
+// tidy reports whether a reading has nothing left behind.
+func tidy(before, after map[string]float64) bool {
+	for _, g := range growth {
+		if after[g.name]-before[g.name] > g.left {
+			return false
+		}
+	}
+	return true
+}
+
+// fit is the least-squares line: its slope, the slope's standard error, and the mean. Readings that follow one another are alike, which the error allows for.
+func fit(x, y []float64) (slope, chance, mean float64) {
 	n := float64(len(x))
 	var sx, sy, sxx, sxy float64
 	for i := range x {
 		sx, sy, sxx, sxy = sx+x[i], sy+y[i], sxx+x[i]*x[i], sxy+x[i]*y[i]
 	}
-	if d := n*sxx - sx*sx; d != 0 {
-		slope = (n*sxy - sx*sy) / d
+	d, mean := n*sxx-sx*sx, sy/n
+	if d == 0 {
+		return 0, 0, mean
 	}
-	return slope, sy / n
+	slope = (n*sxy - sx*sy) / d
+	var squares, next, last float64
+	for i := range x {
+		off := y[i] - mean - slope*(x[i]-sx/n)
+		squares, next, last = squares+off*off, next+off*last, off
+	}
+	if squares == 0 {
+		return slope, 0, mean
+	}
+	alike := min(max(next/squares, 0), 0.9)
+	return slope, math.Sqrt(squares / max(n-2, 1) * n / d * (1 + alike) / (1 - alike)), mean
 }
 
 func amount(v float64, unit string) string {
@@ -172,8 +250,8 @@ func amount(v float64, unit string) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// goroutines asks the server's private listener.
-func (s *server) goroutines() (float64, error) {
+// metrics asks the server's private listener for the metrics that have no labels.
+func (s *server) metrics() (map[string]float64, error) {
 	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -182,14 +260,16 @@ func (s *server) goroutines() (float64, error) {
 	}}
 	res, err := c.Get("http://berth/metrics")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer res.Body.Close()
+	all := map[string]float64{}
 	lines := bufio.NewScanner(res.Body)
 	for lines.Scan() {
-		if rest, ok := strings.CutPrefix(lines.Text(), "go_goroutines "); ok {
-			return strconv.ParseFloat(rest, 64)
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		if v, err := strconv.ParseFloat(value, 64); err == nil {
+			all[name] = v
 		}
 	}
-	return 0, errors.New("no go_goroutines among the metrics")
+	return all, lines.Err()
 }

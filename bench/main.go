@@ -28,6 +28,8 @@ type bench struct {
 	rows                               []row
 	soak                               time.Duration // instead of all else
 	soakClients                        int
+	pause                              time.Duration // of a client of a soak between two calls
+	series                             string        // a file for every reading of a soak
 	out                                string
 }
 
@@ -56,6 +58,8 @@ func main() {
 	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory, start or life")
 	flag.DurationVar(&b.soak, "soak", 0, "soak for so long instead, such as 30m")
 	flag.IntVar(&b.soakClients, "clients", 50, "clients of a soak")
+	flag.DurationVar(&b.pause, "pause", 2*time.Second, "how long a client of a soak waits between two calls, in the mean")
+	flag.StringVar(&b.series, "series", "", "a file to write every reading of a soak to, as comma-separated values")
 	flag.StringVar(&b.out, "o", "", "a file to write the table to")
 	flag.IntVar(&b.turns, "turns", 5, "turns of calls through MCP")
 	flag.DurationVar(&b.turn, "turn", 3*time.Second, "how long each turn takes")

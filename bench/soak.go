@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -23,20 +24,28 @@ type soak struct {
 	s       *server
 	clients int
 	long    time.Duration
+	pause   time.Duration // of a client between two calls, in the mean
 	began   time.Time
 
 	mu      sync.Mutex
 	took    map[string][]time.Duration // by operation
 	faults  map[string]int             // of what should have succeeded, by operation and code
 	samples []sample
+	before  map[string]float64 // of the server that nobody uses
+	after   map[string]float64 // when all had left
 }
 
-// warmUp is how much of a soak is not judged.
-const warmUp = 5
+const (
+	warmUp = 5 // the first part of a soak, one of so many, is not judged
+	// restFor is how long at most is waited for what is kept for a minute to be gone once all clients have left.
+	restFor = 2 * time.Minute
+)
 
 // runSoak soaks, and gives a report and whether everything stayed flat.
 func (b *bench) runSoak(ctx context.Context, s *server) (string, bool, error) {
-	k := &soak{s: s, clients: b.soakClients, long: b.soak, began: time.Now(), took: map[string][]time.Duration{}, faults: map[string]int{}}
+	k := &soak{s: s, clients: b.soakClients, long: b.soak, pause: b.pause, began: time.Now(), took: map[string][]time.Duration{}, faults: map[string]int{}}
+	k.before = s.readings()
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, b.soak)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -57,8 +66,39 @@ func (b *bench) runSoak(ctx context.Context, s *server) (string, bool, error) {
 	if failed != nil {
 		return "", false, failed
 	}
+	if err := k.rest(whole); err != nil {
+		return "", false, err
+	}
 	text, flat := k.report()
+	if b.series != "" {
+		if err := os.WriteFile(b.series, []byte(series(k.samples)), 0o644); err != nil { //nolint:gosec // figures for everybody
+			return "", false, err
+		}
+	}
 	return text, flat, nil
+}
+
+// rest deletes what clients left, such as a sandbox whose creation they did not wait for, and waits until nothing is left of them.
+func (k *soak) rest(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, restFor)
+	defer cancel()
+	for {
+		status, answer, err := k.s.http(ctx, "GET", "sandboxes?limit=100", nil)
+		var all struct{ Items []struct{ ID string } }
+		if err == nil && status == http.StatusOK {
+			err = json.Unmarshal(answer, &all)
+		}
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("list what is left: %w", err)
+		}
+		for _, sb := range all.Items {
+			_, _, _ = k.s.http(ctx, "DELETE", "sandboxes/"+sb.ID, nil)
+		}
+		k.after = k.s.readings()
+		if tidy(k.before, k.after) || !pause(ctx, 5*time.Second) {
+			return nil
+		}
+	}
 }
 
 // client is one of them: it has a sandbox of its own, which it makes anew now and then. Odd ones speak MCP, even ones HTTP.
@@ -85,7 +125,7 @@ func (k *soak) client(ctx context.Context, n int) error {
 	}
 	for ctx.Err() == nil {
 		c.step(ctx)
-		if !pause(ctx, time.Duration(c.rnd.Int64N(int64(4*time.Second)))) {
+		if !pause(ctx, time.Duration(c.rnd.Int64N(int64(2*k.pause)))) {
 			return nil
 		}
 	}
@@ -110,6 +150,7 @@ type soaker struct {
 	session *mcp.ClientSession // nil: over HTTP
 	sandbox string
 	steps   int
+	broken  bool // its sandbox is of no use any more
 }
 
 // step is the next thing that it does.
@@ -122,6 +163,11 @@ func (c *soaker) step(ctx context.Context) {
 		return
 	}
 	at := "sandboxes/" + c.sandbox
+	if c.broken {
+		_ = c.do(ctx, "sandboxes.delete", "DELETE", at, nil, nil)
+		c.sandbox, c.broken = "", false
+		return
+	}
 	id := map[string]any{"sandboxId": c.sandbox}
 	with := func(more map[string]any) map[string]any {
 		for key, v := range id {
@@ -194,6 +240,15 @@ func (c *soaker) leave(ctx context.Context, at string) {
 
 // call makes one call by the client's own face and takes its time.
 func (c *soaker) call(ctx context.Context, name, tool, method, path string, args map[string]any, out any) error {
+	err := c.by(ctx, name, tool, method, path, args, out)
+	if err != nil && c.sandbox != "" {
+		code := codeIn(err.Error())
+		c.broken = code == "UPSTREAM_ERROR" || code == "INVALID_STATE" // it did not boot, on a machine that has too much to do
+	}
+	return err
+}
+
+func (c *soaker) by(ctx context.Context, name, tool, method, path string, args map[string]any, out any) error {
 	if c.session == nil {
 		return c.do(ctx, name, method, path, args, out)
 	}
@@ -262,7 +317,13 @@ func (k *soak) report() (string, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var t strings.Builder
-	fmt.Fprintf(&t, "## Soak: %d clients for %s\n\n| operation | calls | p50 | p99 |\n|---|---|---|---|\n", k.clients, k.long)
+	var loads []float64
+	for _, s := range k.samples {
+		loads = append(loads, s.values[loadReading])
+	}
+	slices.Sort(loads)
+	fmt.Fprintf(&t, "## Soak: %d clients for %s\n\nOn %d cores; load average %.1f in the median, %.1f at most.\n\n| operation | calls | p50 | p99 |\n|---|---|---|---|\n", k.clients, k.long,
+		runtime.NumCPU(), loads[len(loads)/2], loads[len(loads)-1])
 	names := make([]string, 0, len(k.took))
 	for name := range k.took {
 		names = append(names, name)
@@ -279,7 +340,7 @@ func (k *soak) report() (string, bool) {
 	for what, n := range k.faults {
 		fmt.Fprintf(&t, "- failed %d times: %s\n", n, what)
 	}
-	text, flat := judge(k.samples, k.long)
+	text, flat := judge(k.samples, k.long, k.before, k.after)
 	return t.String() + "\n" + text, flat
 }
 
@@ -301,7 +362,8 @@ func (s *server) http(ctx context.Context, method, path string, body []byte) (in
 
 // soakAlone serves, soaks and reports.
 func (b *bench) soakAlone(ctx context.Context) error {
-	s, err := b.serve(ctx, "--calls-in-flight", "1000")
+	// What is kept for its time is kept for a minute: what grows then is not kept, but forgotten.
+	s, err := b.serve(ctx, "--calls-in-flight", "1000", "--keep-deleted-seconds", "60", "--keep-event-seconds", "60", "--keep-audit-seconds", "60")
 	if err != nil {
 		return err
 	}
@@ -317,7 +379,7 @@ func (b *bench) soakAlone(ctx context.Context) error {
 		}
 	}
 	if !flat {
-		return errors.New("something grew")
+		return errors.New("something grew, or the soak was too short to tell")
 	}
 	return nil
 }

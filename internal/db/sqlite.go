@@ -13,6 +13,9 @@ import (
 	"modernc.org/sqlite"
 )
 
+// logLimit is to how many bytes the write-ahead log is cut once it is in the database, however long a slow reader has let it grow.
+const logLimit = "16777216"
+
 func (d *DB) openSQLite(ctx context.Context, path string, readers int) error {
 	d.dialect = SQLite
 	path, err := filepath.Abs(path)
@@ -31,7 +34,7 @@ func (d *DB) openSQLite(ctx context.Context, path string, readers int) error {
 		return err
 	}
 	base := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_busy_timeout=5000&_foreign_keys=1&_journal_mode=WAL"
-	writer, err := sqlite.NewConnector(base + "&_synchronous=FULL&_txlock=immediate")
+	writer, err := sqlite.NewConnector(base + "&_synchronous=FULL&_txlock=immediate&_pragma=journal_size_limit(" + logLimit + ")")
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,8 @@ func (d *DB) once(ctx context.Context, fn func(tx *sql.Tx) error, relaxed bool) 
 		return err
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
+		// A context that ends between the last statement and the commit has rolled it back already, and Commit says only that it is over.
+		return fmt.Errorf("commit: %w", errors.Join(ctx.Err(), err))
 	}
 	committed = true
 	if topics, ok := d.after.Load(tx); ok {

@@ -62,7 +62,7 @@ func handle[B any](s *Server, method string, do func(ctx context.Context, b B) (
 			return
 		}
 		v, err := do(r.Context(), b)
-		if err != nil && errs.Is(err, errs.Internal) {
+		if err != nil && errs.Is(err, errs.Internal) && r.Context().Err() == nil {
 			s.log.Error("node call failed", "method", method, "error", err)
 		}
 		answer(w, v, err)

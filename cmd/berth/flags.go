@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -50,7 +51,9 @@ func (s *settings) plane(log *slog.Logger) (controlplane.Config, error) {
 		Database: s.databaseURL(), DatabaseConns: s.Database.MaxConns, Blobs: firstOf(s.Blobs.URL, filepath.Join(s.Data, "blobs")), PublicURL: s.PublicURL,
 		Limits: machineLimits(), CallsPerMinute: s.Calls.PerMinute, CallsInFlight: s.Calls.InFlight, Version: version, Logger: log,
 		KeyFile: firstOf(s.KeyFile, filepath.Join(s.Data, "secrets.key")), PublicMetrics: s.Metrics.Public, MCPOff: !s.MCP.Enabled, MCPPath: s.MCP.Path, MCPOrigins: s.MCP.Origins, MCPHosts: s.MCP.Hosts,
-		SSHKeys: filepath.Join(s.Data, "ssh_ca"),
+		SSHKeys:     filepath.Join(s.Data, "ssh_ca"),
+		KeepDeleted: time.Duration(s.Keep.DeletedSeconds) * time.Second, KeepEvents: time.Duration(s.Keep.EventSeconds) * time.Second,
+		KeepAudit: time.Duration(s.Keep.AuditSeconds) * time.Second,
 	}
 	c.Defaults.IdleSeconds, c.Defaults.TTLSeconds = s.Sandboxes.IdleSeconds, s.Sandboxes.TTLSeconds
 	c.Defaults.Resources = runtime.Resources{VCPU: s.Sandboxes.VCPU, MemoryMiB: int64(s.Sandboxes.MemoryMiB), DiskGiB: int64(s.Sandboxes.DiskGiB)}

@@ -25,6 +25,7 @@ const (
 	flushEvery = 100 * time.Millisecond
 	flushAt    = 256     // entries: then the call that brings the next one writes them itself
 	keepAtMost = 100_000 // entries: while the database refuses them
+	keepFor    = 400 * 24 * time.Hour
 	// OK is the result of a call that succeeded; of another one it is the error's code.
 	OK = "ok"
 )
@@ -46,6 +47,7 @@ type Entry struct {
 // Config says what a Log works with. Now, NewID and Logger may be nil.
 type Config struct {
 	DB     *db.DB
+	Keep   time.Duration // how long rows are there; 400 days where 0
 	Now    func() time.Time
 	NewID  func(id.Kind) string
 	Logger *slog.Logger
@@ -79,6 +81,9 @@ func New(cfg Config) *Log {
 	}
 	if cfg.NewID == nil {
 		cfg.NewID = id.New
+	}
+	if cfg.Keep == 0 {
+		cfg.Keep = keepFor
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -196,11 +201,12 @@ func (l *Log) putBack(entries []Entry, ends []ending) {
 	}
 }
 
-// Run writes what is gathered and numbers the rows, until the context ends; then it writes the rest and gives the context's error.
+// Run writes what is gathered, numbers the rows and drops old ones, until the context ends; then it writes the rest and gives the context's error.
 func (l *Log) Run(ctx context.Context) error {
-	var numbering sync.WaitGroup
-	numbering.Go(func() { _ = l.cfg.DB.RunSequence(ctx, l.seq) })
-	defer numbering.Wait()
+	var beside sync.WaitGroup
+	beside.Go(func() { _ = l.cfg.DB.RunSequence(ctx, l.seq) })
+	beside.Go(func() { _ = l.cfg.DB.RunDropOld(ctx, l.seq, l.cfg.Keep, l.cfg.Now) })
+	defer beside.Wait()
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	for {

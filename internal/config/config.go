@@ -25,6 +25,7 @@ type Config struct {
 	MCP             MCP              `json:"mcp" doc:"The MCP endpoint."`
 	Calls           Calls            `json:"calls" doc:"Limits of one caller."`
 	Sandboxes       Sandboxes        `json:"sandboxes" doc:"What a create of a sandbox leaves out."`
+	Keep            Keep             `json:"keep" doc:"How long records outlive what they tell of."`
 	Limits          map[string]int64 `json:"limits" flag:"limit" min:"-1" keys:"sandboxes.running,sandboxes.total,vcpu.running,memory.running,disk.total,disk.perSandboxMin,disk.perSandboxMax,calls.perMinute" doc:"Quotas of an organization that has none of its own: sandboxes.running, sandboxes.total, vcpu.running (thousandths), memory.running (MiB), disk.total (GiB), disk.perSandboxMin and disk.perSandboxMax (GiB), calls.perMinute. -1 is none." shown:"100 running, 1000 in all, four times this machine's memory, disks of 10 to 30 GiB"`
 	Images          Images           `json:"images" doc:"What sandboxes start from."`
 	Node            Node             `json:"node" doc:"This machine as the node that runs sandboxes."`
@@ -72,6 +73,13 @@ type Sandboxes struct {
 	VCPU        float64 `json:"vcpu" default:"1" min:"0.1" max:"64" unit:"cores" doc:"CPU time a second."`
 	MemoryMiB   int     `json:"memoryMiB" default:"2048" min:"128" max:"1048576" unit:"MiB" doc:"Memory."`
 	DiskGiB     int     `json:"diskGiB" default:"10" min:"1" max:"16384" unit:"GiB" doc:"Disk, where the disk store can limit it."`
+}
+
+// Keep is how long records are there. What is older is removed soon after.
+type Keep struct {
+	DeletedSeconds int `json:"deletedSeconds" default:"86400" min:"60" max:"31536000" unit:"seconds" doc:"How long the logs, readings and output of a deleted sandbox can be read. A day."`
+	EventSeconds   int `json:"eventSeconds" default:"7776000" min:"60" max:"315360000" unit:"seconds" doc:"How long events are there, which the logs of sandboxes are made of. 90 days."`
+	AuditSeconds   int `json:"auditSeconds" default:"34560000" min:"60" max:"315360000" unit:"seconds" doc:"How long the audit log goes back. 400 days."`
 }
 
 // Images is what sandboxes start from.

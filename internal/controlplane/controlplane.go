@@ -69,6 +69,8 @@ type Config struct {
 	Tick time.Duration
 	// SampleEvery is how often running sandboxes are read; 15 seconds where 0.
 	SampleEvery time.Duration
+	// How long what is kept of a deleted sandbox, events and the audit log are there; a day, 90 days and 400 days where 0.
+	KeepDeleted, KeepEvents, KeepAudit time.Duration
 }
 
 // The defaults of a sandbox. Until pause exists an idle one is stopped, after half an hour.
@@ -153,8 +155,8 @@ func Open(ctx context.Context, cfg Config) (_ *Plane, err error) {
 // services makes the services and binds their operations.
 func (p *Plane) services() error {
 	cfg := p.cfg
-	p.events = event.New(event.Config{DB: p.db, Now: cfg.Now})
-	p.audit = audit.New(audit.Config{DB: p.db, Now: cfg.Now, Logger: cfg.Logger})
+	p.events = event.New(event.Config{DB: p.db, Keep: cfg.KeepEvents, Now: cfg.Now})
+	p.audit = audit.New(audit.Config{DB: p.db, Keep: cfg.KeepAudit, Now: cfg.Now, Logger: cfg.Logger})
 	p.quota = quota.New(quota.Config{DB: p.db, Defaults: cfg.Limits, Logger: cfg.Logger})
 	p.limiter = call.NewBuckets(call.BucketsConfig{DB: p.db, PerMinute: cfg.CallsPerMinute, Now: cfg.Now, Override: func(ctx context.Context, org string) (int64, error) {
 		return p.quota.Limit(ctx, org, quota.CallsPerMinute)
@@ -173,6 +175,7 @@ func (p *Plane) services() error {
 	p.sandboxes = sandbox.New(sandbox.Config{
 		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Pulled: pulled{p.images}, Defaults: cfg.Defaults,
 		Observer: p.metrics, MayWake: p.mayWake, DiskBounds: p.quota.Disk, Largest: largest(p.node), Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick, SampleEvery: cfg.SampleEvery,
+		KeepDeleted: cfg.KeepDeleted,
 	})
 	processes.Sandboxes = p.sandboxes
 	p.images.Users = p.sandboxes

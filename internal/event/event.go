@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/berthrun/berth/api/op"
@@ -31,9 +32,12 @@ type Event struct {
 // Config says what a Log works with. Now and NewID may be nil.
 type Config struct {
 	DB    *db.DB
+	Keep  time.Duration // how long events are there; 90 days where 0
 	Now   func() time.Time
 	NewID func(id.Kind) string
 }
+
+const keepFor = 90 * 24 * time.Hour
 
 // Log is the events of the deployment.
 type Log struct {
@@ -49,11 +53,19 @@ func New(cfg Config) *Log {
 	if cfg.NewID == nil {
 		cfg.NewID = id.New
 	}
+	if cfg.Keep == 0 {
+		cfg.Keep = keepFor
+	}
 	return &Log{cfg: cfg, seq: db.Sequence{Table: "events", Gap: 20 * time.Millisecond}}
 }
 
-// Run numbers events as they are committed, until the context ends; it gives its error. Every server may run it.
-func (l *Log) Run(ctx context.Context) error { return l.cfg.DB.RunSequence(ctx, l.seq) }
+// Run numbers events as they are committed and drops old ones, until the context ends; it gives its error. Every server may run it.
+func (l *Log) Run(ctx context.Context) error {
+	var dropping sync.WaitGroup
+	dropping.Go(func() { _ = l.cfg.DB.RunDropOld(ctx, l.seq, l.cfg.Keep, l.cfg.Now) })
+	defer dropping.Wait()
+	return l.cfg.DB.RunSequence(ctx, l.seq)
+}
 
 // Topic is what a reader of List waits on: it is notified when events have got their numbers.
 func (l *Log) Topic() string { return l.seq.NumberedTopic() }

@@ -155,7 +155,7 @@ func (s *Service) died(ctx context.Context, r *row, reason, detail string) {
 // keepTime carries out expiry, idling and the ends of failed and deleted rows.
 func (s *Service) keepTime(ctx context.Context) error {
 	now := s.Now()
-	rows, err := s.store.due(ctx, s.DB, db.Micros(now), db.Micros(now.Add(-failedFor)), db.Micros(now.Add(-tombstoneFor)))
+	rows, err := s.store.due(ctx, s.DB, db.Micros(now), db.Micros(now.Add(-failedFor)), db.Micros(now.Add(-s.KeepDeleted)))
 	if err != nil {
 		return err
 	}

@@ -89,6 +89,8 @@ type Config struct {
 	Tick time.Duration
 	// SampleEvery is how often running sandboxes are read. 15 s where 0.
 	SampleEvery time.Duration
+	// KeepDeleted is how long what is kept of a deleted sandbox can be read. A day where 0.
+	KeepDeleted time.Duration
 	Now         func() time.Time
 	Logger      *slog.Logger
 }
@@ -120,6 +122,9 @@ func New(c Config) *Service {
 	}
 	if c.SampleEvery == 0 {
 		c.SampleEvery = sampleEvery
+	}
+	if c.KeepDeleted == 0 {
+		c.KeepDeleted = tombstoneFor
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -257,7 +257,7 @@ func (s store) living(ctx context.Context, q op.Tx) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE state <> 'deleted'`))
 }
 
-// due gives sandboxes that a rule of time concerns at now: expiry, idling, the end of a retention, failed for an hour, deleted for a day.
+// due gives sandboxes that a rule of time concerns at now: expiry, idling, the end of a retention, failed or deleted for long enough.
 func (s store) due(ctx context.Context, q op.Tx, now, failedBefore, deletedBefore int64) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE
 		(state = 'running' AND ((expires_at > 0 AND expires_at <= $1) OR (idle_seconds > 0 AND persist = 0 AND active_at + idle_seconds * 1000000 <= $1)))

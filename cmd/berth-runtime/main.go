@@ -127,9 +127,9 @@ func run(cfg supervisor.Config, socket string) error {
 // detach puts /dev/null in the place of the three standard descriptors, which every sandbox inherits, and gives what to log to instead.
 // The environment goes too: nothing of it is for sandboxes.
 func detach(log string) (io.Writer, error) {
-	var out *os.File
+	var out io.Writer
 	if log != "" {
-		f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		f, err := openLog(log, mostLog)
 		if err != nil {
 			return nil, fmt.Errorf("open log: %w", err)
 		}

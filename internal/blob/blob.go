@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
@@ -24,6 +25,7 @@ import (
 type Store struct {
 	bucket *blob.Bucket
 	folder string
+	making sync.RWMutex // held for writing while directories that became empty are removed, so that none goes from under a new object
 }
 
 // Object is what is known of a stored stream.
@@ -44,7 +46,7 @@ func Open(_ context.Context, folder string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of objects: %w", err)
 	}
-	return &Store{b, filepath.Clean(folder)}, nil
+	return &Store{bucket: b, folder: filepath.Clean(folder)}, nil
 }
 
 // Put stores a stream under a key, in place of what was there, and returns once that survives a loss of power. A reader finds the old or the new one, never a part; an error leaves the old.
@@ -53,10 +55,12 @@ func (s *Store) Put(ctx context.Context, key string, r io.Reader) error {
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var file *os.File // that becomes the object
+	s.making.RLock()
 	w, err := s.bucket.NewWriter(wctx, key, &blob.WriterOptions{ContentType: "application/octet-stream", BeforeWrite: func(as func(any) bool) error {
 		as(&file)
 		return nil
 	}})
+	s.making.RUnlock() // its file is there
 	if err != nil {
 		return fmt.Errorf("store %s: %w", key, err)
 	}
@@ -149,7 +153,20 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := s.bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
 		return fmt.Errorf("delete %s: %w", key, err)
 	}
+	s.removeEmpty(filepath.Dir(filepath.Join(s.folder, filepath.FromSlash(key))))
 	return nil
+}
+
+// removeEmpty removes a directory and those above it as far as they are empty; those right in the store's folder stay.
+func (s *Store) removeEmpty(dir string) {
+	s.making.Lock()
+	defer s.making.Unlock()
+	for strings.HasPrefix(filepath.Dir(dir), s.folder+string(filepath.Separator)) {
+		if os.Remove(dir) != nil { // not empty, or not there
+			return
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 // DeletePrefix removes every object whose key begins with a prefix.

@@ -3,8 +3,12 @@ package blob
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -66,6 +70,36 @@ func TestPutGetDelete(t *testing.T) {
 	}
 	if get(t, s, "b/big") != big {
 		t.Error("another prefix was touched")
+	}
+}
+
+// Directories go with their last object, and never from under one that is being stored.
+func TestNoEmptyDirectories(t *testing.T) {
+	s, ctx := open(t), t.Context()
+	var all sync.WaitGroup
+	for n := range 4 {
+		all.Go(func() {
+			for i := range 25 {
+				key := fmt.Sprintf("a/%d/%d", i%2, n)
+				if err := errors.Join(s.Put(ctx, key, strings.NewReader("x")), s.Delete(ctx, key)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(s.Put(ctx, "a/kept/deep/one", strings.NewReader("x")), s.Put(ctx, "a/kept/two", strings.NewReader("x")), s.Delete(ctx, "a/kept/deep/one")); err != nil {
+		t.Fatal(err)
+	}
+	var dirs []string
+	err := filepath.WalkDir(s.folder, func(path string, d fs.DirEntry, err error) error {
+		if d.IsDir() && path != s.folder {
+			dirs = append(dirs, strings.TrimPrefix(path, s.folder+"/"))
+		}
+		return err
+	})
+	if diff := cmp.Diff([]string{"a", "a/kept"}, dirs); err != nil || diff != "" {
+		t.Errorf("directories, %v:\n%s", err, diff)
 	}
 }
 

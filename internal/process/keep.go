@@ -16,6 +16,7 @@ import (
 
 // What is kept of one sandbox's processes at most; the oldest go first.
 const (
+	mostStarted   = mostKept + guest.MaxProcesses // since its last start
 	mostKept      = 2000
 	mostKeptBytes = 256 << 20
 )

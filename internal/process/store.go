@@ -41,6 +41,12 @@ func (s *Service) remember(ctx context.Context, q op.Tx, orgID string, p api.Pro
 	if err != nil {
 		return fmt.Errorf("insert process: %w", err)
 	}
+	// A stop removes what is too much; a sandbox that is never stopped needs a bound too. What still runs of these the guest knows.
+	_, err = q.ExecContext(ctx, `DELETE FROM processes WHERE id IN (SELECT id FROM processes WHERE sandbox_id = $1 AND kept = 0
+		ORDER BY started_at DESC, id DESC LIMIT 100 OFFSET $2)`, p.SandboxID, mostStarted)
+	if err != nil {
+		return fmt.Errorf("remove oldest processes: %w", err)
+	}
 	return nil
 }
 

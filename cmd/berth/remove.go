@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -38,8 +37,11 @@ func removeCommand(env func(string) string) *cobra.Command {
 			if err := nodeagent.Remove(cmd.Context(), s.node(bootstrap.NewBar(cmd.ErrOrStderr()), slog.New(slog.DiscardHandler))); err != nil {
 				return err
 			}
+			if err := os.RemoveAll(s.Data); err != nil {
+				return fmt.Errorf("remove the data folder: %w", err)
+			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "Removed.")
-			return errors.Join(os.RemoveAll(s.Data), err)
+			return err
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "remove everything in the data folder")

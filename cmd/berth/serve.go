@@ -57,7 +57,13 @@ func devCommand(env func(string) string) *cobra.Command {
 				return fmt.Errorf("make a temporary folder: %w", err)
 			}
 			s.Data = dir
-			return errors.Join(s.run(cmd), os.RemoveAll(dir))
+			err = s.run(cmd)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), 2*time.Minute)
+			defer cancel()
+			if left := nodeagent.Remove(ctx, s.node(bootstrap.NewBar(io.Discard), slog.New(slog.DiscardHandler))); left != nil {
+				return errors.Join(err, left) // the next dev tries again
+			}
+			return errors.Join(err, os.RemoveAll(dir))
 		},
 	}
 	s.flags(c, butData)
@@ -81,7 +87,10 @@ func (s *settings) sweep(cmd *cobra.Command) {
 		err = nodeagent.Remove(ctx, left.node(bootstrap.NewBar(io.Discard), slog.New(slog.DiscardHandler)))
 		cancel()
 		unlock()
-		if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if err != nil {
 			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "berth: what an earlier dev left in %s is not removed: %v\n", dir, err)
 		}
 	}

@@ -96,25 +96,6 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 	}, nil
 }
 
-// Remove ends what a node that is no more has left running: its sandboxes and berth-runtime. Where there is nothing it does nothing.
-func Remove(ctx context.Context, c Config) error {
-	socket := filepath.Join(c.Dir, "runtime.sock")
-	if _, err := os.Stat(socket); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	programs, err := bundle.Locate(bundle.Options{Dir: c.Dir, Runtime: c.Runtime, Guest: c.Guest})
-	if err != nil {
-		return err
-	}
-	d, err := gvisor.Open(ctx, gvisor.Config{
-		Binary: programs.Runtime.Path, Guest: programs.Guest.Path, Root: c.Dir, Socket: socket, Subnet: c.Subnet, Disk: c.Disk, Log: c.Logger,
-	})
-	if err != nil {
-		return fmt.Errorf("reach berth-runtime: %w", err)
-	}
-	return errors.Join(d.Shutdown(ctx, true), d.Close())
-}
-
 // linkImages lets the driver find images that are prepared in another folder.
 func linkImages(c Config) error {
 	own := filepath.Join(c.Dir, "images")

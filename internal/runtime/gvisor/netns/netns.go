@@ -352,5 +352,14 @@ func (m *Manager) Reclaim(keep map[string]int) error {
 	return failed
 }
 
+// Clear removes the networks and the table of an instance of which no process is left. Of the configuration it needs Dir, which may be gone, and Instance.
+func Clear(cfg Config) error {
+	m := &Manager{cfg: cfg}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	return errors.Join(m.Reclaim(nil), m.removeTable())
+}
+
 // Close removes the table. It is for when no sandbox is left.
 func (m *Manager) Close() error { return m.removeTable() }

@@ -198,6 +198,31 @@ func Scan(root string) ([]Found, error) {
 	return out, nil
 }
 
+// Serving finds every process of a program that was started with a value for a flag, such as --root /var/lib/x, by its arguments.
+func Serving(program, flag, value string) ([]Process, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var out []Process
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		p, err := Identify(pid)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || len(b) == 0 {
+			continue
+		}
+		args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
+		if i := slices.Index(args, flag); filepath.Base(args[0]) == program && i > 0 && i+1 < len(args) && args[i+1] == value {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
 // BootID names this start of the machine.
 func BootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -7,8 +7,6 @@ package supervisor
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -199,10 +197,7 @@ func (s *Supervisor) path(parts ...string) string {
 }
 
 // instance tells the interfaces and groups of this root from those of another on the same machine.
-func (s *Supervisor) instance() string {
-	sum := sha256.Sum256([]byte(s.cfg.Root))
-	return hex.EncodeToString(sum[:])[:5]
-}
+func (s *Supervisor) instance() string { return wire.Instance(s.cfg.Root) }
 
 // stateFile is one of the files that gVisor keeps for a sandbox: state, lock or sock.
 func (s *Supervisor) stateFile(id, kind string) string {

@@ -5,6 +5,8 @@
 package wire
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -42,6 +44,12 @@ const (
 
 // DialDescriptors come with the answer to a dial: the connected TCP socket, and a pidfd of the sandbox that becomes readable when it dies.
 const DialDescriptors = 2
+
+// Instance tells the interfaces and groups of a root folder, an absolute path without links, from those of another on the same machine.
+func Instance(root string) string {
+	sum := sha256.Sum256([]byte(root))
+	return hex.EncodeToString(sum[:])[:5]
+}
 
 // Hello is what the process says of itself.
 type Hello struct {

@@ -51,7 +51,7 @@ func child(dir string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		if _, err := r.put(ctx, "org_a", name, parent, from); err != nil {
+		if _, err := r.put(ctx, "org_a", name, "disk", from); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -163,10 +163,10 @@ func TestFullDisk(t *testing.T) {
 	defer blobs.Close()
 	d := dbtest.Open(t, dbtest.SQLite(t))
 	r := &rig{Store: vault.New(vault.Config{DB: d, Blobs: blobs, Grace: noGrace}), db: d, blobs: blobs, dir: small}
-	_, err = r.put(t.Context(), "org_a", "old", "", tree(t, noise(9, 8<<20)))
+	_, err = r.put(t.Context(), "org_a", "old", "disk", tree(t, noise(9, 8<<20)))
 	must(t, err)
 	large := tree(t, noise(10, 30<<20))
-	if _, err := r.put(t.Context(), "org_a", "new", "old", large); !errs.Is(err, errs.NoCapacity) {
+	if _, err := r.put(t.Context(), "org_a", "new", "disk", large); !errs.Is(err, errs.NoCapacity) {
 		t.Errorf("Put on a full disk: %v", err)
 	}
 	r.same(t, "org_a", "old", noise(9, 8<<20))
@@ -182,7 +182,7 @@ func TestFullDisk(t *testing.T) {
 	_, err = r.Collect(t.Context())
 	must(t, err)
 	must(t, syscall.Mount("", small, "", syscall.MS_REMOUNT, "size=80m"))
-	_, err = r.put(t.Context(), "org_a", "new", "old", large)
+	_, err = r.put(t.Context(), "org_a", "new", "disk", large)
 	must(t, err)
 	r.same(t, "org_a", "new", noise(10, 30<<20))
 	r.same(t, "org_a", "old", noise(9, 8<<20))

@@ -254,7 +254,7 @@ func (s *Store) read(ctx context.Context, org string, pack, at, n int64) ([]byte
 }
 
 // commit writes the tree's row and what it needs. It fails when the lease is gone.
-func (se *session) commit(t Tree, root []byte) error {
+func (se *session) commit(t Tree, line string, root []byte) error {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	ctx, s := se.ctx, se.s
@@ -270,7 +270,7 @@ func (se *session) commit(t Tree, root []byte) error {
 		if n == 0 {
 			return leaseLost()
 		}
-		return s.store.keep(ctx, tx, se.org, t, root, se.uses)
+		return s.store.keep(ctx, tx, se.org, t, line, root, se.uses)
 	})
 }
 

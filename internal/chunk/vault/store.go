@@ -136,14 +136,30 @@ func (rows) root(ctx context.Context, q db.Querier, org, name string) (root []by
 	return root, nil
 }
 
+// newest gives the newest tree of a line, nil where there is none.
+func (rows) newest(ctx context.Context, q db.Querier, org, line string) (*chunk.Root, error) {
+	if line == "" {
+		return nil, nil
+	}
+	var b []byte
+	err := q.QueryRowContext(ctx, `SELECT root FROM chunk_trees WHERE org_id = $1 AND line = $2 ORDER BY created_at DESC, name LIMIT 1`, org, line).Scan(&b)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find parent: %w", err)
+	}
+	return chunk.DecodeRoot(b)
+}
+
 // keep writes a tree's row and those of what it needs.
-func (r rows) keep(ctx context.Context, tx *sql.Tx, org string, t Tree, root []byte, uses map[int64]bits) error {
+func (r rows) keep(ctx context.Context, tx *sql.Tx, org string, t Tree, line string, root []byte, uses map[int64]bits) error {
 	stats, err := json.Marshal(t.Stats)
 	if err != nil {
 		return err
 	}
-	n, err := affected(tx.ExecContext(ctx, `INSERT INTO chunk_trees (org_id, name, ref, root, stats, created_at) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`,
-		org, t.Name, t.Ref, root, string(stats), db.Micros(t.CreatedAt)))
+	n, err := affected(tx.ExecContext(ctx, `INSERT INTO chunk_trees (org_id, name, line, ref, root, stats, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING`,
+		org, t.Name, line, t.Ref, root, string(stats), db.Micros(t.CreatedAt)))
 	if err != nil {
 		return fmt.Errorf("keep tree: %w", err)
 	}

@@ -89,10 +89,11 @@ func check(org, name string) error {
 
 func notFound(name string) error { return errs.E(errs.NotFound, "there is no saved tree %q", name) }
 
-// Put keeps a tree under a name, which its organization has once. parent names an earlier tree of the same lineage; one that is not there does not matter.
+// Put keeps a tree under a name, which its organization has once. The newest tree of the same line, such as a sandbox's disk, is the parent from which
+// what is unchanged is taken; without a line there is none.
 // A repeated Put of a name gives what is there. Without an error the tree is durable; after one there is none of that name, and another Put goes on with
 // the chunks that were stored.
-func (s *Store) Put(ctx context.Context, org, name, parent string, save Save) (Tree, error) {
+func (s *Store) Put(ctx context.Context, org, name, line string, save Save) (Tree, error) {
 	if err := check(org, name); err != nil {
 		return Tree{}, err
 	}
@@ -104,19 +105,11 @@ func (s *Store) Put(ctx context.Context, org, name, parent string, save Save) (T
 		return Tree{}, err
 	}
 	defer se.end()
-	var from *chunk.Root
-	if parent != "" {
-		b, err := s.store.root(ctx, s.cfg.DB, org, parent)
-		if err != nil {
-			return Tree{}, err
-		}
-		if b != nil {
-			if from, err = chunk.DecodeRoot(b); err != nil {
-				return Tree{}, err
-			}
-		}
+	parent, err := s.store.newest(ctx, s.cfg.DB, org, line)
+	if err != nil {
+		return Tree{}, err
 	}
-	root, stats, err := save(se.ctx, se, from)
+	root, stats, err := save(se.ctx, se, parent)
 	if err != nil {
 		return Tree{}, se.cause(err)
 	}
@@ -125,7 +118,7 @@ func (s *Store) Put(ctx context.Context, org, name, parent string, save Save) (T
 		return Tree{}, err
 	}
 	t := Tree{Name: name, Ref: root.Ref(), Stats: stats, CreatedAt: at}
-	if err := se.commit(t, root.Encode()); errors.Is(err, errThere) {
+	if err := se.commit(t, line, root.Encode()); errors.Is(err, errThere) {
 		return s.Stat(ctx, org, name)
 	} else if err != nil {
 		return Tree{}, err

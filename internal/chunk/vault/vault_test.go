@@ -66,8 +66,8 @@ func newRig(t testing.TB, d *db.DB, cfg vault.Config) *rig {
 	return r
 }
 
-func (r *rig) put(ctx context.Context, org, name, parent, dir string) (vault.Tree, error) {
-	return r.Put(ctx, org, name, parent, func(ctx context.Context, v chunk.Vault, parent *chunk.Root) (*chunk.Root, chunk.Stats, error) {
+func (r *rig) put(ctx context.Context, org, name, line, dir string) (vault.Tree, error) {
+	return r.Put(ctx, org, name, line, func(ctx context.Context, v chunk.Vault, parent *chunk.Root) (*chunk.Root, chunk.Stats, error) {
 		return chunk.Save(ctx, v, chunk.Source{Dir: dir}, parent)
 	})
 }
@@ -135,7 +135,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("the same content again stores %d bytes, %v", b.Stats.Stored, err)
 		}
 		// What one organization has is not there for another, so nothing tells that it has it.
-		c, err := r.put(ctx, "org_b", "snap/1", "snap/1", tree(t, content))
+		c, err := r.put(ctx, "org_b", "snap/1", "disk", tree(t, content))
 		if err != nil || c.Stats.New != a.Stats.New || c.Stats.Stored < a.Stats.Stored-64 {
 			t.Errorf("in another organization: %+v, %v; want all of %+v", c.Stats, err, a.Stats)
 		}
@@ -251,7 +251,7 @@ func TestCollectWaitsForLeases(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d *db.DB) {
 		r, ctx := newRig(t, d, vault.Config{Grace: noGrace}), t.Context()
 		content := noise(4, 2<<20)
-		_, err := r.put(ctx, "org_a", "old", "", tree(t, content))
+		_, err := r.put(ctx, "org_a", "old", "disk", tree(t, content))
 		must(t, err)
 		away := func() {
 			must(t, r.Drop(ctx, "org_a", "old"))
@@ -260,7 +260,7 @@ func TestCollectWaitsForLeases(t *testing.T) {
 				must(t, err)
 			}
 		}
-		_, err = r.Put(ctx, "org_a", "new", "old", func(ctx context.Context, v chunk.Vault, parent *chunk.Root) (*chunk.Root, chunk.Stats, error) {
+		_, err = r.Put(ctx, "org_a", "new", "disk", func(ctx context.Context, v chunk.Vault, parent *chunk.Root) (*chunk.Root, chunk.Stats, error) {
 			root, stats, err := chunk.Save(ctx, v, chunk.Source{Dir: tree(t, content)}, parent)
 			away()
 			if stats.New > 2 {
@@ -318,14 +318,14 @@ func TestRaces(t *testing.T) {
 		}
 		for n := range savers {
 			g.Go(func() error {
-				parent := ""
+				parent, line := "", fmt.Sprintf("s%d", n)
 				for i := range rounds {
 					// All share most of their content, and so race for the same chunks.
 					content := bytes.Clone(base)
 					copy(content[(n*rounds+i)*8192%len(content):], noise(uint64(1000+n*rounds+i), 4096))
 					name := fmt.Sprintf("s%d/%d", n, i)
 					dir := tree(t, content)
-					if _, err := r.put(ctx, "org_a", name, parent, dir); err != nil {
+					if _, err := r.put(ctx, "org_a", name, line, dir); err != nil {
 						return fmt.Errorf("put %s: %w", name, err)
 					}
 					if parent != "" {
@@ -368,10 +368,10 @@ func TestCompact(t *testing.T) {
 		const size, blocks = 12 << 20, 12 << 20 >> 16
 		content := noise(6, size)
 		dir := tree(t, content)
-		parent, moved, rnd := "", 0, rand.New(rand.NewPCG(1, 2))
+		line, parent, moved, rnd := "disk", "", 0, rand.New(rand.NewPCG(1, 2))
 		for i := range 24 {
 			name := fmt.Sprintf("n/%d", i)
-			_, err := r.put(ctx, "org_a", name, parent, dir)
+			_, err := r.put(ctx, "org_a", name, line, dir)
 			must(t, err)
 			if parent != "" {
 				must(t, r.Drop(ctx, "org_a", parent))
@@ -386,7 +386,7 @@ func TestCompact(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(dir, "f"), content, 0o644))
 		}
 		name := "last"
-		_, err := r.put(ctx, "org_a", name, parent, dir)
+		_, err := r.put(ctx, "org_a", name, line, dir)
 		must(t, err)
 		must(t, r.Drop(ctx, "org_a", parent))
 		for range 3 {

@@ -42,12 +42,14 @@ CREATE INDEX chunk_places_pack ON chunk_places (pack_id);
 CREATE TABLE chunk_trees (
     org_id     TEXT   NOT NULL,
     name       TEXT   NOT NULL,
+    line       TEXT   NOT NULL, -- those of one line are trees of the same thing at different times
     ref        TEXT   NOT NULL,
     root       BYTEA  NOT NULL,
     stats      TEXT   NOT NULL,
     created_at BIGINT NOT NULL,
     PRIMARY KEY (org_id, name)
 );
+CREATE INDEX chunk_trees_line ON chunk_trees (org_id, line, created_at);
 
 -- Which chunks of which packs a tree needs: a bit for each.
 CREATE TABLE chunk_uses (

@@ -59,6 +59,7 @@ func (c Config) imageDir() string {
 type Agent struct {
 	driver *gvisor.Driver
 	images *images
+	trees  *trees
 	info   nodeapi.Info
 	log    *slog.Logger
 }
@@ -91,7 +92,7 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return &Agent{
-		driver: d, images: im, log: c.Logger,
+		driver: d, images: im, trees: newTrees(c), log: c.Logger,
 		info: nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": base.ID}, Version: c.Version, CPUs: cores(), MemoryMiB: memoryMiB()},
 	}, nil
 }
@@ -125,14 +126,17 @@ func (a *Agent) Dial(ctx context.Context, id string, port int) (net.Conn, error)
 
 // Serve answers the control plane on the listener until the context ends.
 func (a *Agent) Serve(ctx context.Context, ln net.Listener) error {
-	return Serve(ctx, ln, a.driver, func() nodeapi.Info { return a.info }, a.images.store, a.log)
+	return Serve(ctx, ln, a.driver, func() nodeapi.Info { return a.info }, a.images.store, a.trees, a.log)
 }
 
-// Serve answers the control plane for any driver. im is nil on a node that keeps no images.
-func Serve(ctx context.Context, ln net.Listener, d runtime.Driver, info func() nodeapi.Info, im nodeapi.Images, log *slog.Logger) error {
+// Serve answers the control plane for any driver. im is nil on a node that keeps no images, tr on one whose saves have no files.
+func Serve(ctx context.Context, ln net.Listener, d runtime.Driver, info func() nodeapi.Info, im nodeapi.Images, tr nodeapi.Trees, log *slog.Logger) error {
 	handler := nodeapi.NewServer(d, info, log)
 	if im != nil {
 		handler.ServeImages(im)
+	}
+	if tr != nil {
+		handler.ServeTrees(tr)
 	}
 	srv := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second,

@@ -168,7 +168,7 @@ func (c *Client) Dial(ctx context.Context, id string, port int) (net.Conn, error
 		return nil, unreachable(err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	upgraded, err := upgrade(conn, body)
+	upgraded, err := upgrade(conn, "dial", dialProtocol, body)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -179,14 +179,14 @@ func (c *Client) Dial(ctx context.Context, id string, port int) (net.Conn, error
 	return upgraded, nil
 }
 
-// upgrade turns a fresh connection into one to a port inside a sandbox.
-func upgrade(conn net.Conn, body []byte) (net.Conn, error) {
-	req, err := http.NewRequest(http.MethodPost, "http://node/node/v1/dial", bytes.NewReader(body))
+// upgrade turns a fresh connection into one of another protocol, by a call of a method.
+func upgrade(conn net.Conn, method, protocol string, body []byte) (net.Conn, error) {
+	req, err := http.NewRequest(http.MethodPost, "http://node/node/v1/"+method, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("make dial request: %w", err)
+		return nil, fmt.Errorf("make %s request: %w", method, err)
 	}
 	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", dialProtocol)
+	req.Header.Set("Upgrade", protocol)
 	if err := req.Write(conn); err != nil {
 		return nil, unreachable(err)
 	}

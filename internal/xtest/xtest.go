@@ -79,7 +79,7 @@ func Start(t testing.TB, o Options) *InProcess {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = nodeagent.Serve(ctx, pipe, d, info, pulled, log)
+		_ = nodeagent.Serve(ctx, pipe, d, info, pulled, nil, log)
 	}()
 	t.Cleanup(func() {
 		stop()

@@ -193,12 +193,18 @@ func checkArray(dec *json.Decoder, s *Schema, path string, depth int) error {
 
 var patterns sync.Map // of compiled expressions: schemas are built from tags, so they are few
 
+// longestName is where content begins: what is at most so long is a name, which a database must be able to hold.
+const longestName = 8192
+
 func checkString(s *Schema, path, v string) error {
 	if err := want(s, "string", path); err != nil {
 		return err
 	}
 	if s.MinLength != nil && utf8.RuneCountInString(v) < *s.MinLength {
 		return invalid(path, "must have at least %d characters", *s.MinLength)
+	}
+	if (s.MaxLength == nil || *s.MaxLength <= longestName) && strings.ContainsRune(v, 0) {
+		return invalid(path, "must not hold NUL")
 	}
 	if s.MaxLength != nil && utf8.RuneCountInString(v) > *s.MaxLength {
 		return invalid(path, "must have at most %d characters", *s.MaxLength)

@@ -193,7 +193,10 @@ func TestLargestWriteFits(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	cancel := func() { stop(errors.New("interrupt signal received")) }
-	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done() // an answer would race with the interrupt
+	}))
 	defer srv.Close()
 	var out, errOut bytes.Buffer
 	env := func(string) string { return "" }

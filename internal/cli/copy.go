@@ -73,7 +73,10 @@ func parsePlace(arg string) (place, error) {
 		return place{path: arg}, nil
 	}
 	if !sandboxName.MatchString(name) {
-		return place{}, usagef("%q is no sandbox's name or id; for a file of that name write ./%s", plain(name), plain(arg))
+		return place{}, usagef("%q is no sandbox's name or id; for a file of that name write ./%s", clip(plain(name)), clip(plain(arg)))
+	}
+	if err := isText(rest); err != nil {
+		return place{}, err
 	}
 	if rest == "" {
 		rest = "."

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -216,6 +218,11 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 
 // input collects --input, flags and arguments into one object.
 func (c *command) input(cmd *cobra.Command, args []string) (map[string]any, error) {
+	for _, arg := range args {
+		if err := isText(arg); err != nil {
+			return nil, err
+		}
+	}
 	members, err := c.inputs.base(c.stdin)
 	if err != nil {
 		return nil, err
@@ -246,6 +253,14 @@ func (c *command) input(cmd *cobra.Command, args []string) (map[string]any, erro
 		}
 	}
 	return members, nil
+}
+
+// isText refuses what the API cannot say: in JSON, bytes that are no text would silently become others.
+func isText(arg string) error {
+	if !utf8.ValidString(arg) {
+		return usagef("%s is no text in UTF-8: bytes can only be content", strconv.QuoteToASCII(clip(arg)))
+	}
+	return nil
 }
 
 // putCommand takes what to run: all behind -- as a program and its arguments, else one argument for the shell.

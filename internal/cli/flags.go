@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -25,6 +26,9 @@ type flag struct {
 
 // Set implements pflag.Value.
 func (f *flag) Set(v string) error {
+	if err := isText(v); err != nil {
+		return err
+	}
 	switch f.schema.Type {
 	case "array", "object":
 		f.given = append(f.given, v)
@@ -190,6 +194,9 @@ func (in *inputs) base(stdin io.Reader) (map[string]any, error) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
+	if !utf8.Valid(raw) {
+		return nil, usagef("--input is no text in UTF-8")
+	}
 	var members map[string]any
 	if err := dec.Decode(&members); err != nil || members == nil || dec.More() {
 		return nil, usagef("--input is not one JSON object")

@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/berthrun/berth/api/op"
@@ -46,7 +47,7 @@ func (a *app) print(info op.Info, raw json.RawMessage) error {
 			return fmt.Errorf("decode output of %s: %w", info.Name, err)
 		}
 		b.WriteByte('\n')
-		_, err := b.WriteTo(a.stdout)
+		_, err := a.stdout.Write(calm(b.Bytes()))
 		return err
 	}
 	a.noteWoke(out["woke"])
@@ -203,6 +204,27 @@ func plain(s string) string {
 	return b.String()
 }
 
+// calm escapes in JSON what would steer a terminal: it stays the same JSON.
+func calm(doc []byte) []byte {
+	steersInside := func(r rune) bool { return r != '\n' && steers(r) }
+	if bytes.IndexFunc(doc, steersInside) < 0 {
+		return doc
+	}
+	out := make([]byte, 0, len(doc)+64)
+	for _, r := range string(doc) {
+		switch {
+		case !steersInside(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
+}
+
 // steers reports control characters and those that reorder text.
 func steers(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
 
@@ -227,8 +249,13 @@ func wokeNote(how any) string {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(calm(b.Bytes()))
+	return err
 }

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -56,6 +58,11 @@ func (a *app) shellCommand() *cobra.Command {
 				return usagef("what to run goes behind --: %s %s -- %s", cmd.CommandPath(), args[0], args[1])
 			}
 			in.Argv = args[1:]
+			for _, v := range append(slices.Concat(slices.Sorted(maps.Keys(in.Env)), slices.Sorted(maps.Values(in.Env)), args), in.User, in.Cwd, process) {
+				if err := isText(v); err != nil {
+					return err
+				}
+			}
 			conn, err := a.connect()
 			if err != nil {
 				return err

@@ -31,6 +31,9 @@ func (s *Service) Register(r *op.Registry) {
 	})
 	op.Handle(r, api.DeleteRegistry, op.Handler[api.DeleteRegistryIn, api.DeleteRegistryOut]{
 		Draft: func(ctx context.Context, in *api.DeleteRegistryIn) (*op.Draft, error) {
+			if err := registry.CheckHost(in.Host); err != nil {
+				return nil, err
+			}
 			return registryDraft(ctx, registry.HostName(in.Host)), nil
 		},
 		Intent: s.intentDeleteRegistry,

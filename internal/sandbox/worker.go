@@ -127,13 +127,11 @@ func hostname(r *row) string {
 	return "sandbox-" + r.ID[len(id.Sandbox)+1:][:8]
 }
 
-// bootFailed is the reason by which a driver says that a boot came to nothing, as one does that was interrupted. It is tried again for bootAgain.
-const (
-	bootFailed = "boot_failed"
-	bootAgain  = 10 * time.Second
-)
+// bootFailed is why a sandbox is stopped that did not boot.
+const bootFailed = "boot_failed"
 
-// boot brings a creating or starting sandbox to its guest's first answer, or to failed or stopped when that does not succeed in time.
+// boot brings a creating or starting sandbox to its guest's first answer, or to failed or stopped when that does not succeed in time. A boot that the node
+// itself gives up is not tried again: one that was cut off, or has to wait for the node, is HOST_UNAVAILABLE.
 func (s *Service) boot(ctx context.Context, r *row) error {
 	if done, err := s.fetchImage(ctx, r); done || err != nil {
 		return err
@@ -155,8 +153,6 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 		return err // the node comes back, or the deadline does
 	case errs.From(err).Reason == "guest_unresponsive" && s.Now().Before(db.Time(r.StateAt).Add(s.BootTimeout/2)):
 		return err // its kernel runs, and a machine with much to do starts a program slowly
-	case errs.From(err).Reason == bootFailed && s.Now().Before(db.Time(r.StateAt).Add(bootAgain)):
-		return err // it may have been cut off: the node has undone it, and begins anew
 	}
 	s.Logger.Warn("sandbox did not boot", "sandbox", r.ID, "state", r.State, "error", err)
 	s.booted(r, true)
@@ -171,7 +167,7 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	if _, serr := s.Driver.Stop(ctx, r.ID, r.Generation, runtime.StopOptions{}); serr != nil && !errs.Is(serr, errs.NotFound) {
 		return fmt.Errorf("stop sandbox that did not boot: %w", serr)
 	}
-	r.StopReason = "boot_failed"
+	r.StopReason = bootFailed
 	return s.move(ctx, r, api.StateStopped)
 }
 

@@ -138,13 +138,34 @@ func (d *Driver) ensure(ctx context.Context) error {
 	return d.launch(ctx)
 }
 
-// launch starts the process in a session of its own, so that it survives this one, and waits for its word. The token is held.
+// launch gets a process to serve. Where another one has the data folder, which may be just coming up or just ending, whichever answers will do. The token is
+// held.
 func (d *Driver) launch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
+	defer cancel()
+	for {
+		err := d.launchOne(ctx)
+		if e, ok := errors.AsType[*errs.Error](err); !ok || e.Reason != rootInUse {
+			return err
+		}
+		if d.awaitOther(ctx) {
+			return nil
+		}
+		if ctx.Err() != nil || d.ctx.Err() != nil {
+			return errs.Wrap(errs.HostUnavailable, err, "another berth-runtime has the data folder and does not answer").Because("runtime_down")
+		}
+	}
+}
+
+// rootInUse is the reason by which a process says that another one has its folder.
+const rootInUse = "root_in_use"
+
+// launchOne starts the process in a session of its own, so that it survives this one, and waits for its word. Whatever it fails of, other than what it was
+// told, is the node's trouble and may pass: it is HOST_UNAVAILABLE.
+func (d *Driver) launchOne(ctx context.Context) error {
 	if err := d.ctx.Err(); err != nil {
 		return unavailable(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
-	defer cancel()
 	logFile := d.cfg.LogFile
 	if logFile == "" {
 		logFile = filepath.Join(d.cfg.Root, "log", "runtime.log")
@@ -183,10 +204,10 @@ func (d *Driver) launch(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(line), &e); err != nil {
 		return unavailable(fmt.Errorf("unknown word %q", line))
 	}
-	if e.Reason == "root_in_use" {
-		return d.awaitOther(ctx)
+	if e.Reason == rootInUse || e.Code == errs.InvalidConfig {
+		return e.Err()
 	}
-	return e.Err()
+	return errs.Wrap(errs.HostUnavailable, e.Err(), "berth-runtime does not come up: see %s", logFile).Because("runtime_down").After(time.Second)
 }
 
 func (d *Driver) arguments(logFile string) []string {
@@ -199,18 +220,26 @@ func (d *Driver) arguments(logFile string) []string {
 	return args
 }
 
-// awaitOther waits for a process that somebody else started a moment ago, or that is just ending, in which case the caller tries again.
-func (d *Driver) awaitOther(ctx context.Context) error {
+// otherTime is how long a process that somebody else started is waited for until another one is started: it may have been ending.
+const otherTime = 500 * time.Millisecond
+
+// awaitOther waits a while for a process that somebody else started a moment ago, and tells whether it answers.
+func (d *Driver) awaitOther(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, otherTime)
+	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		if c, err := d.connect(ctx); err == nil {
-			return c.Close()
+			_ = c.Close()
+			return true
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return errs.Wrap(errs.HostUnavailable, ctx.Err(), "another berth-runtime has the data folder and does not answer").Because("runtime_down")
+			return false
+		case <-d.ctx.Done():
+			return false
 		}
 	}
 }

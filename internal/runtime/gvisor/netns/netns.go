@@ -29,15 +29,6 @@ type Config struct {
 	claims string // where subnets are claimed; claimDir where empty
 }
 
-// Candidates are the subnets that are tried.
-func Candidates() []netip.Prefix {
-	var out []netip.Prefix
-	for i := byte(88); i < 104; i++ {
-		out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, i, 0, 0}), 16))
-	}
-	return out
-}
-
 // Manager makes and removes networks.
 type Manager struct {
 	cfg   Config
@@ -62,92 +53,6 @@ func Open(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("install nftables table: %w", err)
 	}
 	return m, nil
-}
-
-// takeSubnet takes the subnet that was named, or chooses one.
-func (m *Manager) takeSubnet() error {
-	if !m.cfg.Subnet.IsValid() {
-		return m.chooseSubnet()
-	}
-	if !m.cfg.Subnet.Addr().Is4() || m.cfg.Subnet.Bits() > 28 {
-		return fmt.Errorf("subnet %s is not an IPv4 network of at least 16 addresses", m.cfg.Subnet)
-	}
-	ok, err := m.take(m.cfg.Subnet)
-	if err == nil && !ok {
-		err = fmt.Errorf("another berth-runtime on this machine has the subnet %s or a part of it", m.cfg.Subnet)
-	}
-	return err
-}
-
-// take claims a subnet and tells whether it could be had.
-func (m *Manager) take(subnet netip.Prefix) (bool, error) {
-	dir := m.cfg.claims
-	if dir == "" {
-		dir = claimDir
-	}
-	c, err := claimSubnet(dir, subnet.Masked())
-	if err != nil {
-		return false, fmt.Errorf("claim subnet %s: %w", subnet, err)
-	}
-	if c != nil {
-		m.cfg.Subnet, m.claim = subnet.Masked(), c
-	}
-	return c != nil, nil
-}
-
-// Release lets others have the subnet.
-func (m *Manager) Release() {
-	m.claim.release()
-	m.claim = nil
-}
-
-// chooseSubnet keeps what an earlier process of this root chose, as sandboxes that still run have addresses in it. Another process can only have
-// taken that while none ran: its route would have shown.
-func (m *Manager) chooseSubnet() error {
-	file := filepath.Join(m.cfg.Dir, "..", "subnet")
-	if b, err := os.ReadFile(file); err == nil {
-		if p, err := netip.ParsePrefix(strings.TrimSpace(string(b))); err == nil && p.Addr().Is4() && p.Bits() <= 28 {
-			if ok, err := m.take(p); ok || err != nil {
-				return err
-			}
-		}
-	}
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
-	if err != nil {
-		return fmt.Errorf("list routes: %w", err)
-	}
-	var used []netip.Prefix
-	for _, r := range routes {
-		if r.Dst == nil {
-			continue
-		}
-		ones, _ := r.Dst.Mask.Size()
-		if a, ok := netip.AddrFromSlice(r.Dst.IP.To4()); ok && ones > 0 {
-			used = append(used, netip.PrefixFrom(a, ones))
-		}
-	}
-	if ns := hostNameservers(); len(ns) > 0 {
-		for _, a := range ns {
-			used = append(used, netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
-	for _, c := range Candidates() {
-		free := true
-		for _, u := range used {
-			free = free && !c.Overlaps(u)
-		}
-		if !free {
-			continue
-		}
-		ok, err := m.take(c)
-		if err != nil {
-			return err
-		}
-		if ok {
-			return os.WriteFile(file, []byte(c.String()+"\n"), 0o600)
-		}
-	}
-	return errors.New("every candidate subnet is in use on this machine: name one")
 }
 
 // Subnet is the one in use.
@@ -175,7 +80,8 @@ const (
 	closedPrefix = "bc"
 )
 
-func (m *Manager) link(slot int, internet bool) string {
+// Link is the name of the host's end of the cable in a slot.
+func (m *Manager) Link(slot int, internet bool) string {
 	prefix := closedPrefix
 	if internet {
 		prefix = openPrefix
@@ -193,7 +99,7 @@ func (m *Manager) Setup(id string, slot int, internet bool) error {
 		return fmt.Errorf("open host namespace: %w", err)
 	}
 	defer host.Close()
-	name := m.link(slot, internet)
+	name := m.Link(slot, internet)
 	done := make(chan error, 1)
 	go func() {
 		// The thread ends with this goroutine: it is never given back, as it stays in the sandbox's namespace.
@@ -273,6 +179,25 @@ func (m *Manager) setupOutside(slot int, name, id string) error {
 	if err := netlink.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set host cable up: %w", err)
 	}
+	return m.checkRoute(slot, l.Attrs().Index)
+}
+
+// checkRoute fails where the host would send to another interface what is for a sandbox: with strict reverse paths nothing of it would come back.
+func (m *Manager) checkRoute(slot, link int) error {
+	routes, err := netlink.RouteGet(m.Address(slot).AsSlice())
+	if err != nil {
+		return nil // nobody else has it either
+	}
+	for _, r := range routes {
+		if r.LinkIndex == link {
+			continue
+		}
+		name := "another interface"
+		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
+			name = l.Attrs().Name
+		}
+		return fmt.Errorf("the host has %s on %s: the sandboxes' subnet %s is in use by something else", m.Address(slot), name, m.cfg.Subnet)
+	}
 	return nil
 }
 
@@ -284,7 +209,7 @@ func addr(a netip.Addr) *netlink.Addr {
 func (m *Manager) Teardown(id string, slot int) error {
 	var failed error
 	for _, internet := range []bool{true, false} {
-		failed = errors.Join(failed, removeLink(m.link(slot, internet)))
+		failed = errors.Join(failed, removeLink(m.Link(slot, internet)))
 	}
 	return errors.Join(failed, m.unpin(id))
 }
@@ -326,9 +251,9 @@ func (m *Manager) unpin(id string) error {
 func (m *Manager) Reclaim(keep map[string]int) error {
 	wanted := map[string]bool{}
 	for _, slot := range keep {
-		wanted[m.link(slot, true)], wanted[m.link(slot, false)] = true, true
+		wanted[m.Link(slot, true)], wanted[m.Link(slot, false)] = true, true
 	}
-	links, err := netlink.LinkList()
+	links, err := whole(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}

@@ -45,7 +45,7 @@ func TestSlots(t *testing.T) {
 			t.Errorf("Address(%d) = %s, want %s", slot, got, want)
 		}
 	}
-	if got := m.link(16383, false); len(got) > 15 {
+	if got := m.Link(16383, false); len(got) > 15 {
 		t.Errorf("the name %s is too long for an interface", got)
 	}
 }

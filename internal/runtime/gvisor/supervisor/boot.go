@@ -109,12 +109,18 @@ func (s *Supervisor) make(ctx context.Context, sb *sandbox, spec runtime.Spec, d
 			return runtime.Status{}, err
 		}
 		switch r.Phase {
-		case stopped:
-			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is stopped", sb.id).Because("stopped").Suggest("Start it.")
-		case paused, suspended:
+		case running, suspending, saving:
+			return s.keepGeneration(sb, r)
+		case creating, deleting:
+			// What is left of one whose undoing failed: nobody has seen it, or is to see it again.
+			if err := s.undo(sb, r); err != nil {
+				return runtime.Status{}, s.unsettled(sb, err)
+			}
+		case paused, suspended, waking:
 			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is paused", sb.id).Because("paused").Suggest("Wake it.")
+		default:
+			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is stopped", sb.id).Because("stopped").Suggest("Start it.")
 		}
-		return s.keepGeneration(sb, r)
 	}
 	if err := s.takeTurnToBoot(ctx); err != nil {
 		return runtime.Status{}, err
@@ -151,6 +157,15 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 	if err != nil {
 		return runtime.Status{}, err
 	}
+	if r.Phase == starting || r.Phase == stopping {
+		// Its end failed half-way: nothing may be started above what is left of it.
+		if _, err := s.stopped(sb, r, r.interrupted()); err != nil {
+			return runtime.Status{}, s.unsettled(sb, err)
+		}
+		generation := r.Generation
+		r, _ = sb.record()
+		r.Generation = generation
+	}
 	switch r.Phase {
 	case stopped:
 	case running:
@@ -175,7 +190,12 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 		err = s.boot(sb, r, origin{})
 	}
 	if err != nil {
-		return runtime.Status{}, errors.Join(s.failed(err), s.teardown(sb, r), sb.put(before))
+		err = s.failed(err)
+		if undone := s.teardown(sb, r); undone != nil {
+			return runtime.Status{}, errors.Join(err, undone) // its record says what is left to do
+		}
+		s.undone(sb, before)
+		return runtime.Status{}, err
 	}
 	return s.announce(sb), nil
 }
@@ -184,6 +204,15 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 func (s *Supervisor) failed(err error) error {
 	s.log.Error("boot failed", "error", err)
 	return full(err, "boot_failed", "the sandbox could not be booted on this node")
+}
+
+// unsettled is the error of a boot that has to wait for what an earlier one left: processes that were killed may take long to go on a machine with much to do.
+func (s *Supervisor) unsettled(sb *sandbox, err error) error {
+	s.log.Error("sandbox not settled", "sandbox", sb.id, "error", err)
+	if noRoom(err) {
+		return full(err, "", "what an earlier boot left cannot be settled")
+	}
+	return errs.Wrap(errs.HostUnavailable, err, "what an earlier boot of the sandbox left on this node is not all removed yet").Because("unsettled").After(time.Second)
 }
 
 // keepGeneration answers a call that finds nothing to do.

@@ -113,8 +113,17 @@ func (s *Supervisor) Delete(ctx context.Context, id string, generation int64) er
 	return err
 }
 
-// remove undoes a sandbox whole, its record last. The turn is held.
+// remove undoes a sandbox whole and takes it out of the table. The turn is held.
 func (s *Supervisor) remove(sb *sandbox, r record) error {
+	if err := s.undo(sb, r); err != nil {
+		return err
+	}
+	s.forget(sb)
+	return nil
+}
+
+// undo removes all that a sandbox has, its record last. Only then another may have its slot: nothing of it answers there any more.
+func (s *Supervisor) undo(sb *sandbox, r record) error {
 	if err := s.teardown(sb, r); err != nil {
 		return err
 	}
@@ -125,7 +134,9 @@ func (s *Supervisor) remove(sb *sandbox, r record) error {
 		return fmt.Errorf("remove folder: %w", err)
 	}
 	s.giveSlot(r.Slot)
-	s.forget(sb)
+	sb.mu.Lock()
+	sb.rec, sb.live = nil, nil
+	sb.mu.Unlock()
 	return nil
 }
 

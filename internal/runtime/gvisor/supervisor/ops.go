@@ -2,9 +2,11 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -198,7 +200,10 @@ func (s *Supervisor) Dial(ctx context.Context, id string, port int) (*net.TCPCon
 	}()
 	address := net.JoinHostPort(s.nets.Address(r.Slot).String(), fmt.Sprint(port))
 	// A dead peer's cable is gone, and what is sent then must not be repeated for minutes.
-	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	d := net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
+		Control:         through(s.nets.Link(r.Slot, r.Spec.Network == runtime.NetworkInternet)),
+	}
 	conn, err := d.DialContext(ctx, "tcp4", address)
 	if err != nil {
 		death.Close()
@@ -209,6 +214,16 @@ func (s *Supervisor) Dial(ctx context.Context, id string, port int) (*net.TCPCon
 		_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 30_000) })
 	}
 	return tcp, death, nil
+}
+
+// through makes a socket use one interface only. Which one an address leads to is for the host's routes to say, and whoever else has a hand in them must not
+// get what is meant for a sandbox: the guest's token goes with the first call.
+func through(name string) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.BindToDevice(int(fd), name) })
+		return errors.Join(err, failed)
+	}
 }
 
 func dialError(ctx context.Context, id string, port int, err error) error {

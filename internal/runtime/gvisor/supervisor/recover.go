@@ -35,10 +35,14 @@ func (s *Supervisor) recover(ctx context.Context) error {
 			return fmt.Errorf("take back sandbox %s: %w", e.Name(), err)
 		}
 	}
-	return s.sweep(alive)
+	if err := s.sweep(); err != nil {
+		s.log.Error("what belongs to no sandbox is not all removed", "error", err)
+	}
+	return nil
 }
 
-// take settles one folder.
+// take settles one folder. One that cannot be settled now, as on a machine where processes take long to end, does not keep the node from the others: its
+// record says what is left to do, and the next call that is about it does that first.
 func (s *Supervisor) take(id string, alive []proc.Found) error {
 	sb := s.newSandbox(id)
 	r, err := loadRecord(sb.dir, id)
@@ -50,7 +54,7 @@ func (s *Supervisor) take(id string, alive []proc.Found) error {
 		}
 	case errors.Is(err, os.ErrNotExist):
 		// Made, but its first record was not: nothing else was begun.
-		r = &record{Spec: runtime.Spec{ID: id}, Phase: creating, Slot: -1}
+		r, err = &record{Spec: runtime.Spec{ID: id}, Phase: creating, Slot: -1}, nil
 	case err != nil:
 		return err
 	}
@@ -59,54 +63,76 @@ func (s *Supervisor) take(id string, alive []proc.Found) error {
 	if r.Slot >= 0 {
 		s.slots[r.Slot] = true
 	}
-	switch r.Phase {
-	case creating, deleting:
-		s.log.Info("undo interrupted sandbox", "sandbox", id, "phase", r.Phase)
-		return errors.Join(s.end(id, alive), s.remove(sb, *r))
+	now, dead := *r, ""
+	switch now.Phase {
 	case running, paused:
-		return s.reattach(sb, *r, alive)
+		dead, err = s.reattach(sb, now)
 	case suspending, saving:
-		return s.unfinished(sb, *r, alive)
-	case stopped, suspended:
-		return s.end(id, alive)
-	case waking:
-		if err := s.end(id, alive); err != nil {
-			return err
-		}
-		return s.rewound(sb, *r, r.Spec)
-	default: // starting, stopping
-		reason := r.Reason
-		if r.Phase == starting || reason == "" {
-			reason = runtime.ReasonKilled
-		}
-		if err := s.end(id, alive); err != nil {
-			return err
-		}
-		_, err := s.stopped(sb, *r, reason)
+		now, dead, err = s.unfinished(sb, now)
+	}
+	if err != nil || dead == "" && now.Phase.lives() {
 		return err
 	}
+	if err := s.settle(sb, now, dead, alive); err != nil {
+		s.log.Error("sandbox not settled", "sandbox", id, "phase", now.Phase, "error", err)
+	}
+	return nil
 }
 
-// unfinished has a sandbox go on that stood still while something was kept of it, which was not finished.
-func (s *Supervisor) unfinished(sb *sandbox, r record, alive []proc.Found) error {
+// settle finishes or undoes what a record says was going on; dead is why one that should run does not.
+func (s *Supervisor) settle(sb *sandbox, r record, dead string, alive []proc.Found) error {
+	switch r.Phase {
+	case creating, deleting:
+		s.log.Info("undo interrupted sandbox", "sandbox", sb.id, "phase", r.Phase)
+		return errors.Join(s.end(sb.id, alive), s.remove(sb, r))
+	case stopped, suspended:
+		return s.end(sb.id, alive)
+	case waking:
+		if err := s.end(sb.id, alive); err != nil {
+			return err
+		}
+		return s.rewound(sb, r, r.Spec)
+	case running, paused:
+		s.log.Info("sandbox died meanwhile", "sandbox", sb.id, "reason", dead)
+		if r.BootID != s.bootID {
+			r.Boot, r.Gofer = proc.Process{}, proc.Process{} // numbers of before the machine's restart
+		}
+		r.Phase, r.Reason = stopping, dead
+		if err := sb.put(r); err != nil {
+			return err
+		}
+	}
+	if err := s.end(sb.id, alive); err != nil {
+		return err
+	}
+	_, err := s.stopped(sb, r, r.interrupted())
+	return err
+}
+
+// interrupted is why a sandbox is stopped whose start or stop was not finished.
+func (r *record) interrupted() string {
+	if r.Phase == starting || r.Reason == "" {
+		return runtime.ReasonKilled
+	}
+	return r.Reason
+}
+
+// unfinished has a sandbox go on that stood still while something was kept of it, which was not finished. It gives what the sandbox was before, and why it is
+// dead where it is.
+func (s *Supervisor) unfinished(sb *sandbox, r record) (before record, dead string, err error) {
 	s.log.Info("a sandbox goes on after an interruption", "sandbox", sb.id, "phase", r.Phase)
 	if r.Phase == suspending {
 		if err := os.RemoveAll(sb.memory()); err != nil {
-			return err
+			return r, "", err
 		}
 	}
-	before := r
-	if r.Phase, r.Before = before.Before, ""; r.Phase != paused {
+	if r.Phase, r.Before = r.Before, ""; r.Phase != paused {
 		r.Phase = running
 	}
-	if err := s.reattach(sb, r, alive); err != nil {
-		return err
+	if dead, err = s.reattach(sb, r); err != nil || dead != "" {
+		return r, dead, err
 	}
-	l := sb.current()
-	if l == nil {
-		return nil // it had died
-	}
-	if r.Phase == running && l.cont != nil {
+	if l := sb.current(); r.Phase == running && l.cont != nil {
 		// gVisor's own record may say that it runs though it stands still, as when this process ended between the two.
 		if err := l.cont.Resume(); err != nil {
 			if err := l.cont.Sandbox.Resume(sb.id); err != nil {
@@ -114,7 +140,7 @@ func (s *Supervisor) unfinished(sb *sandbox, r record, alive []proc.Found) error
 			}
 		}
 	}
-	return sb.put(r)
+	return r, "", sb.put(r)
 }
 
 // salvage makes a record for a sandbox whose own cannot be read: it becomes a stopped one that still has its disk. The damaged file is kept.
@@ -136,29 +162,20 @@ func (s *Supervisor) salvage(sb *sandbox) (*record, error) {
 	return r, r.save(sb.dir)
 }
 
-// reattach takes a running sandbox back, or settles its death.
-func (s *Supervisor) reattach(sb *sandbox, r record, alive []proc.Found) error {
+// reattach takes a running sandbox back, or gives the reason why it is dead.
+func (s *Supervisor) reattach(sb *sandbox, r record) (dead string, err error) {
 	pidfd, err := r.Boot.Open()
 	if r.BootID != s.bootID {
 		err = proc.ErrGone // the number may be any process's after a restart of the machine
 	}
 	if errors.Is(err, proc.ErrGone) {
-		reason := runtime.ReasonHostRestart
-		if r.BootID == s.bootID {
-			reason = s.reason(sb.id, proc.Exit{}, proc.Exit{})
-		}
-		s.log.Info("sandbox died meanwhile", "sandbox", sb.id, "reason", reason)
-		if err := s.end(sb.id, alive); err != nil {
-			return err
-		}
 		if r.BootID != s.bootID {
-			r.Boot, r.Gofer = proc.Process{}, proc.Process{}
+			return runtime.ReasonHostRestart, nil
 		}
-		_, err := s.stopped(sb, r, reason)
-		return err
+		return s.reason(sb.id, proc.Exit{}, proc.Exit{}), nil
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	l := &live{boot: r.Boot, pidfd: pidfd, gofer: r.Gofer, dead: make(chan struct{})}
 	if l.goferfd, err = r.Gofer.Open(); err != nil {
@@ -177,7 +194,7 @@ func (s *Supervisor) reattach(sb *sandbox, r record, alive []proc.Found) error {
 	if err := s.groups.Update(sb.id, limits(r.Spec.Resources)); err != nil {
 		s.log.Warn("limits not set again", "sandbox", sb.id, "error", err)
 	}
-	return nil
+	return "", nil
 }
 
 // end kills the processes of one sandbox that the scan found.
@@ -191,15 +208,16 @@ func (s *Supervisor) end(id string, alive []proc.Found) error {
 	return failed
 }
 
-// sweep removes what belongs to no sandbox in the table.
-func (s *Supervisor) sweep(alive []proc.Found) error {
+// sweep removes what belongs to no sandbox in the table. It looks for processes once more: one that was just being started when the process before this
+// one was killed shows under its name only a moment later.
+func (s *Supervisor) sweep() error {
 	slots := map[string]int{}
 	for id, sb := range s.sandboxes {
 		if sb.live != nil {
 			slots[id] = sb.rec.Slot
 		}
 	}
-	var failed error
+	alive, failed := proc.Scan(s.path("gvisor"))
 	for _, p := range alive {
 		if _, ok := slots[p.ID]; !ok {
 			failed = errors.Join(failed, p.Kill(killPatience))

@@ -170,6 +170,13 @@ func (s *Supervisor) Wake(ctx context.Context, spec runtime.Spec) (runtime.Statu
 			return s.keepGeneration(sb, r)
 		case paused:
 			return s.thaw(sb, r, running)
+		case waking:
+			// An earlier wake failed, and undoing it did too.
+			if err := s.rewound(sb, r, r.Spec); err != nil {
+				return runtime.Status{}, s.unsettled(sb, err)
+			}
+			r, _ = sb.record()
+			return s.wake(ctx, sb, r, spec)
 		case suspended:
 			return s.wake(ctx, sb, r, spec)
 		}

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// contentBuffer is how much of a content is moved at once.
-	contentBuffer = 256 << 10
-	// contentBuffers is how many of them an upload fills while others are written and hashed.
-	contentBuffers = 4
+	// contentBuffer is how much of a content is received at once.
+	contentBuffer = 1 << 20
+	// contentSent is how much of one is sent at once: what gVisor's kernel reads of a file in one piece.
+	contentSent = 1 << 20
 	// syncAhead is how much of an upload is written until the disk is told to begin.
 	syncAhead = 16 << 20
 )
@@ -72,24 +72,45 @@ func (s *Server) getContent(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead || c.Length == 0 {
 		return
 	}
-	if err := s.giveBytes(w, f, c); err != nil {
+	if conn := s.takeOver(w); conn != nil {
+		defer s.letGo(conn)
+		if conn.answer(http.StatusOK, w.Header(), nil) == nil {
+			_ = s.sendBytes(conn, f, c) // the host sees that the body is short
+		}
+	} else if err := s.giveBytes(w, f, c.Offset, c.Length); err != nil {
 		panic(http.ErrAbortHandler) // the file was cut, or cannot be read: the host sees that the body is short
 	}
 	s.touch()
 }
 
-func (s *Server) giveBytes(w io.Writer, f *os.File, c ContentInfo) error {
-	if _, err := f.Seek(c.Offset, io.SeekStart); err != nil {
+// sendBytes sends a part of a file without it passing through here, where the kernel can do that.
+func (s *Server) sendBytes(conn *contentConn, f *os.File, c ContentInfo) error {
+	for c.Length > 0 {
+		n, err := conn.send(f, c.Offset, c.Length)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return s.giveBytes(conn, f, c.Offset, c.Length)
+		}
+		if err != nil {
+			return err
+		}
+		c.Offset, c.Length = c.Offset+int64(n), c.Length-int64(n)
+		s.touch()
+	}
+	return nil
+}
+
+func (s *Server) giveBytes(w io.Writer, f *os.File, offset, length int64) error {
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
 		return err
 	}
-	buf := make([]byte, min(c.Length, contentBuffer))
-	for left := c.Length; left > 0; {
-		n, err := f.Read(buf[:min(left, int64(len(buf)))])
+	buf := make([]byte, min(length, contentBuffer))
+	for length > 0 {
+		n, err := f.Read(buf[:min(length, int64(len(buf)))])
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
 				return err
 			}
-			left -= int64(n)
+			length -= int64(n)
 			s.touch()
 			continue
 		}
@@ -132,9 +153,27 @@ func (s *Server) putContent(w http.ResponseWriter, r *http.Request) {
 		answer(w, out, err)
 		return
 	}
-	out, err := s.receive(r, q)
-	s.touch()
-	answer(w, out, err)
+	in := &incoming{mode: q.Get("mode"), ifMatch: q.Get("ifMatch")}
+	if err := s.beginReceive(in, q); err != nil {
+		answer(w, nil, err)
+		return
+	}
+	var conn *contentConn
+	if r.ContentLength > 0 { // else the HTTP server finds the end
+		conn = s.takeOver(w)
+	}
+	if conn == nil {
+		out, err := s.receive(in, q, r.Body, r.ContentLength)
+		answer(w, out, err)
+		return
+	}
+	defer s.letGo(conn)
+	out, err := s.receive(in, q, conn, r.ContentLength)
+	rec := &recorder{header: http.Header{}}
+	answer(rec, out, err)
+	if conn.answer(rec.status, rec.header, rec.body.Bytes()) == nil && err != nil {
+		conn.drain()
+	}
 }
 
 // incoming is a file that is being received.
@@ -148,20 +187,21 @@ type incoming struct {
 	dirs         []string // that were made for it, the deepest first
 }
 
-// receive takes the body into a temporary file as the account, and puts that in the target's place once it is whole.
-func (s *Server) receive(r *http.Request, q url.Values) (*ContentWritten, error) {
-	in := &incoming{mode: q.Get("mode"), ifMatch: q.Get("ifMatch")}
-	user := q.Get("user")
-	err := s.asNamed(user, func() error {
+// beginReceive checks, as the account, what can be checked before the bytes are there, and opens the temporary file.
+func (s *Server) beginReceive(in *incoming, q url.Values) error {
+	return s.asNamed(q.Get("user"), func() error {
 		err := s.prepareReceive(in, q.Get("path"))
 		if err != nil {
 			_ = in.undo()
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
+}
+
+// receive takes a body into the temporary file, and puts that in the target's place once it is whole. A length below 0 is not known.
+func (s *Server) receive(in *incoming, q url.Values, body io.Reader, length int64) (*ContentWritten, error) {
+	defer s.touch()
+	user := q.Get("user")
 	placed := false
 	defer func() {
 		_ = in.file.Close()
@@ -169,7 +209,7 @@ func (s *Server) receive(r *http.Request, q url.Values) (*ContentWritten, error)
 			_ = s.asNamed(user, in.undo)
 		}
 	}()
-	n, err := s.takeBytes(in.file, r.Body)
+	n, err := s.takeBytes(in.file, body, length)
 	if err != nil {
 		return nil, s.pathError(in.path, err)
 	}
@@ -333,44 +373,14 @@ func (s *Server) describeTarget(in *incoming) (FileInfo, error) {
 	return s.info(in.path, fi), nil
 }
 
-// takeBytes writes a body to a file. While one buffer is filled the ones before it are written.
-func (s *Server) takeBytes(f *os.File, body io.Reader) (n int64, err error) {
-	free, full := make(chan []byte, contentBuffers), make(chan []byte, contentBuffers)
-	for range contentBuffers {
-		free <- make([]byte, contentBuffer)
+// takeBytes writes a body to a file, to its end or until it has length bytes. What is written goes on to the disk meanwhile, so that little is left to wait
+// for at the end.
+func (s *Server) takeBytes(f *os.File, body io.Reader, length int64) (n int64, err error) {
+	size := int64(contentBuffer)
+	if length >= 0 {
+		size = min(size, length)
 	}
-	written := make(chan error, 1)
-	go func() { written <- drainTo(f, full, free) }()
-	for err == nil {
-		buf := <-free
-		if buf == nil {
-			break // the file takes no more
-		}
-		got := 0
-		for got < contentBuffer && err == nil {
-			var m int
-			m, err = body.Read(buf[got:contentBuffer])
-			got += m
-		}
-		if got > 0 {
-			n += int64(got)
-			full <- buf[:got]
-			s.touch()
-		}
-	}
-	close(full)
-	if werr := <-written; werr != nil {
-		return n, werr
-	}
-	if err != io.EOF { // exactly: another one says that it is not whole
-		return n, fail(CodeInvalid, "the content broke off after %d bytes", n)
-	}
-	return n, nil
-}
-
-// drainTo writes buffers as they come. What is written goes on to the disk meanwhile, so that little is left to wait for at the end.
-func drainTo(f *os.File, full <-chan []byte, free chan<- []byte) (err error) {
-	defer close(free)
+	buf := make([]byte, max(size, 1))
 	ahead := make(chan struct{}, 1)
 	var syncing sync.WaitGroup
 	syncing.Go(func() {
@@ -381,22 +391,32 @@ func drainTo(f *os.File, full <-chan []byte, free chan<- []byte) (err error) {
 	defer syncing.Wait()
 	defer close(ahead)
 	unsynced := 0
-	for buf := range full {
-		if err != nil {
-			continue
+	for err == nil && (length < 0 || n < length) {
+		want := len(buf)
+		if length >= 0 {
+			want = int(min(int64(want), length-n))
 		}
-		if _, err = f.Write(buf); err != nil {
-			free <- nil
-			continue
+		got := 0
+		for got < want && err == nil {
+			var m int
+			m, err = body.Read(buf[got:want])
+			got += m
 		}
-		if unsynced += len(buf); unsynced >= syncAhead {
+		if _, werr := f.Write(buf[:got]); werr != nil {
+			return n, werr
+		}
+		n += int64(got)
+		s.touch()
+		if unsynced += got; unsynced >= syncAhead {
 			select {
 			case ahead <- struct{}{}:
 				unsynced = 0
 			default:
 			}
 		}
-		free <- buf
 	}
-	return err
+	if length >= 0 && n < length || length < 0 && err != io.EOF { // exactly: another one says that it is not whole
+		return n, fail(CodeInvalid, "the content broke off after %d bytes", n)
+	}
+	return n, nil
 }

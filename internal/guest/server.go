@@ -56,6 +56,7 @@ type Server struct {
 	processes   processes
 	attachments attachments
 	forwards    forwards
+	contents    contents
 	buffers     buffers
 	budget      budget
 	once        once
@@ -152,6 +153,7 @@ func (s *Server) Close() {
 	}
 	s.attachments.close()
 	s.forwards.close()
+	s.contents.close()
 	for _, p := range s.processes.all() {
 		<-p.ended
 		closeAll(p.out.file)

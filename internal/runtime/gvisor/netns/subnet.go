@@ -49,7 +49,7 @@ func (m *Manager) take(subnet netip.Prefix) (bool, error) {
 	if c == nil {
 		return false, nil
 	}
-	// Looked at with the claim in hand: who has the subnet's cables but not its claim was killed a moment ago, and comes back to them.
+	// Looked at with the claim in hand: whoever has the subnet's cables but not its claim was killed a moment ago, and comes back to them.
 	others, err := m.othersIn(subnet)
 	if err != nil || others {
 		c.release()

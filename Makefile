@@ -32,10 +32,11 @@ export BERTH_BIN         := $(CURDIR)/bin/berth
 export BERTH_RUNTIME_BIN := $(CURDIR)/bin/berth-runtime
 export BERTH_GUEST_BIN   := $(CURDIR)/bin/berth-guest
 export BERTH_BASE_DIR    ?= $(CURDIR)/.build/base
-TEST_ENV := BERTH_BIN,BERTH_RUNTIME_BIN,BERTH_GUEST_BIN,BERTH_BASE_DIR,BERTH_TEST_ROOTFS,PATH
+export BERTH_PREVIOUS_DIR := $(CURDIR)/.build/previous
+TEST_ENV := BERTH_BIN,BERTH_RUNTIME_BIN,BERTH_GUEST_BIN,BERTH_BASE_DIR,BERTH_PREVIOUS_DIR,BERTH_TEST_ROOTFS,PATH
 AS_ROOT  := $(if $(SUDO),-exec "sudo --preserve-env=$(TEST_ENV)")
 
-.PHONY: build programs deb run test base clients check fmt vet staticcheck generated race bench fuzz generate clean
+.PHONY: build programs deb run test base clients previous check fmt vet staticcheck generated race bench fuzz generate clean
 
 build: programs
 	$(GO) run ./internal/bundle/pack -o internal/bundle/assets bin/berth-runtime bin/berth-guest
@@ -64,7 +65,11 @@ clients:
 	@if command -v npm > /dev/null; then cd test/clients && npm install --no-save --no-audit --no-fund --loglevel=error; \
 	else echo 'npm is not installed: the tests with other people'\''s MCP clients cannot run'; fi
 
-test: build base clients
+# The programs of the release before, with which a test makes what these must still wake.
+previous:
+	@scripts/previous .build/previous '$(RUNTIME_LDFLAGS)'
+
+test: build base clients previous
 	BERTH_TEST_ROOTFS=$$(cat .build/rootfs) $(GO) test $(AS_ROOT) -timeout 30m $(ARGS) ./...
 	$(GO) test -tags bundle ./internal/bundle
 

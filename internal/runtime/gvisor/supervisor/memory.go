@@ -22,7 +22,6 @@ import (
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	gsandbox "gvisor.dev/gvisor/runsc/sandbox"
 
-	"github.com/berthrun/berth/internal/bundle"
 	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime"
@@ -229,8 +228,6 @@ func (s *Supervisor) fits(m *memory, spec runtime.Spec) error {
 	switch {
 	case m.Driver != "gvisor":
 		return foreign("it was made by the driver %q", m.Driver)
-	case m.Stamp != s.hello.Stamp:
-		return foreign("it was made by another version of gVisor, %s", m.Stamp)
 	case m.Image != spec.Image:
 		return foreign("it was made on another image")
 	case m.VCPU != spec.Resources.VCPU || m.MemoryMiB != spec.Resources.MemoryMiB:
@@ -328,45 +325,4 @@ func (s *Supervisor) layers(image string) ([]string, error) {
 		out[i] = rel
 	}
 	return out, nil
-}
-
-// guestFile is our copy of a guest.
-func (s *Supervisor) guestFile(hash string) string {
-	return s.path("guest-" + hash[:min(16, len(hash))])
-}
-
-// program gives the path of the runtime of a hash: this program, or a kept one.
-func (s *Supervisor) program(hash string) (string, error) {
-	if hash == s.hello.RuntimeSHA256 {
-		return selfExe, nil
-	}
-	if len(hash) < 16 {
-		return "", errors.New("it is not known")
-	}
-	path := s.path("programs", "runtime-"+hash[:16])
-	got, err := bundle.HashFile(path)
-	if err == nil && got != hash {
-		err = errors.New("it is another program")
-	}
-	return path, err
-}
-
-const selfExe = "/proc/self/exe"
-
-// keepPrograms keeps a copy of this program for what only it may restore, once there is something.
-func (s *Supervisor) keepPrograms(hash string) error {
-	if hash != s.hello.RuntimeSHA256 || hash == "" {
-		return nil // it is an older one, and was kept then
-	}
-	path := s.path("programs", "runtime-"+hash[:16])
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(s.path("programs"), 0o700); err != nil {
-		return fmt.Errorf("keep program: %w", err)
-	}
-	if err := copyFile(selfExe, path); err != nil {
-		return fmt.Errorf("keep program: %w", err)
-	}
-	return syncDir(s.path("programs"))
 }

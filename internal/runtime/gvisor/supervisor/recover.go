@@ -35,7 +35,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 			return fmt.Errorf("take back sandbox %s: %w", e.Name(), err)
 		}
 	}
-	if err := s.sweep(); err != nil {
+	if err := errors.Join(s.sweep(), s.sweepPrograms()); err != nil {
 		s.log.Error("what belongs to no sandbox is not all removed", "error", err)
 	}
 	return nil

@@ -167,7 +167,7 @@ type Driver interface {
 	// Update changes the limits of a sandbox, at once where it runs.
 	Update(ctx context.Context, id string, generation int64, r Resources) error
 
-	// Pause freezes a running sandbox in memory. Resume lets it go on.
+	// Pause freezes a running sandbox in memory; of a paused one it gives the status. Resume lets a frozen one go on.
 	Pause(ctx context.Context, id string, generation int64) (Status, error)
 	Resume(ctx context.Context, id string, generation int64) (Status, error)
 	// Suspend writes the memory of a running or frozen sandbox to disk, durably and checked, and only then lets go of its processes and its memory:

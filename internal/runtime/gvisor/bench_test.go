@@ -3,25 +3,7 @@ package gvisor
 import (
 	"testing"
 	"time"
-
-	"github.com/berthrun/berth/internal/runtime/runtimetest"
 )
-
-// The suite on the other kind of disk, where it can be had.
-func TestConformanceOnImage(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the suite runs on plain disks already")
-	}
-	r := newRig(t, func(c *Config) { c.Disk = "" })
-	hello, err := r.Hello(r.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if hello.Disk == "plain" {
-		t.Skipf("no other kind of disk here: %q", hello.Warnings)
-	}
-	runtimetest.Run(t, runtimetest.Harness{Driver: r.Driver, Image: tiny, Kill: r.kill})
-}
 
 // TestColdCreateTime tells how long a sandbox takes from nothing to its guest's first answer. It fails only where that is absurd: what is
 // fast enough is measured beside a peer, in bench.

@@ -346,6 +346,7 @@ func (s *suite) cloneRefused(t *testing.T) {
 		"no memory":        {func(sp *runtime.Spec) { sp.Resources.MemoryMiB = 0 }, name, errs.InvalidInput},
 		"a path as id":     {func(sp *runtime.Spec) { sp.ID = "../../etc" }, name, errs.InvalidInput},
 		"no network":       {func(sp *runtime.Spec) { sp.Network = "lan" }, name, errs.InvalidInput},
+		"another image":    {func(sp *runtime.Spec) { sp.Image = "nosuchimage" }, name, errs.NotFound},
 		"older generation": {func(sp *runtime.Spec) { sp.ID, sp.Generation = from.ID, 0 }, name, errs.InvalidState},
 	} {
 		t.Run(what, func(t *testing.T) {

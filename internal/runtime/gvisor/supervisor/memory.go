@@ -230,8 +230,6 @@ func (s *Supervisor) fits(m *memory, spec runtime.Spec) error {
 		return foreign("it was made by the driver %q", m.Driver)
 	case m.Image != spec.Image:
 		return foreign("it was made on another image")
-	case m.VCPU != spec.Resources.VCPU || m.MemoryMiB != spec.Resources.MemoryMiB:
-		return foreign("it was made with %g cores and %d MiB of memory, which must stay the same", m.VCPU, m.MemoryMiB)
 	case !slices.Equal(m.Mounts, mountsOf(ociSpec(spec, "", "", ""))):
 		return foreign("it was made with other mounts")
 	}

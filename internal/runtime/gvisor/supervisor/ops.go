@@ -79,6 +79,10 @@ func (s *Supervisor) freeze(ctx context.Context, id string, generation int64, fr
 		switch r.Phase {
 		case to:
 			return s.keepGeneration(sb, r)
+		case suspended: // it stands still already, and only a wake changes that
+			if to == paused {
+				return s.keepGeneration(sb, r)
+			}
 		case from:
 			return s.thaw(sb, r, to)
 		}

@@ -249,6 +249,9 @@ func (s *Supervisor) cloned(save *runtime.Save, spec runtime.Spec, opts runtime.
 		if err := s.fits(m, spec); err != nil {
 			return from, err
 		}
+		if old, now := save.Resources, spec.Resources; old.VCPU != now.VCPU || old.MemoryMiB != now.MemoryMiB {
+			return from, errs.E(errs.InvalidInput, "a copy with memory of the save %s has %g cores and %d MiB of memory, as that had", save.Name, old.VCPU, old.MemoryMiB).Because("resources")
+		}
 		from.memory = m
 	}
 	return from, s.disks.Copy(savePrefix+save.Name, spec.ID, spec.Resources.DiskGiB<<30)

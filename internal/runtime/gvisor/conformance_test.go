@@ -16,7 +16,7 @@ const guestPath = "/.berth/guest"
 func TestConformance(t *testing.T) {
 	disks(t, func(t *testing.T, r *rig) {
 		runtimetest.Run(t, runtimetest.Harness{
-			Driver: r.Driver, Image: tiny, Kill: r.kill, Program: []string{guestPath}, Damage: r.damage, Forked: true,
+			Driver: r.Driver, Image: tiny, Kill: r.kill, Program: []string{guestPath}, Damage: r.damage, Forked: true, Brief: r.cfg.Disk == "plain",
 			Tasks: func(t *testing.T, id string) int { return len(r.tasks(id)) },
 			Left: func(t *testing.T) []string {
 				return slices.DeleteFunc(r.leftovers(), func(l string) bool { return l == "mount "+r.trees() })

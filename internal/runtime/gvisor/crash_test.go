@@ -242,7 +242,7 @@ func (v *victim) wholeSave(must, memory bool) {
 // A runtime that is killed at any moment of a pause, a wake, a save or a copy: each has happened or has not, what was there before is still there, and
 // nothing else is.
 func TestKilledDuringLife(t *testing.T) {
-	rounds := 6
+	rounds := 4
 	if testing.Short() {
 		rounds = 2
 	}

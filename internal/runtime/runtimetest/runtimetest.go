@@ -38,6 +38,8 @@ type Harness struct {
 	Left func(t *testing.T) []string
 	// Forked says that copies with memory, and sandboxes that were rewound, have their processes, and not only what the guest knew.
 	Forked bool
+	// Brief leaves out the longest tests of pauses and copies, where another run on the same driver has them.
+	Brief bool
 	// Patience bounds every wait of the suite; default 30 s.
 	Patience time.Duration
 	// Parallel is how many sandboxes are made at once; default 6.
@@ -88,6 +90,21 @@ func Run(t *testing.T, h Harness) {
 		t.Run("saves", s.saves)
 	}
 	s.nothingLeft(t)
+}
+
+// part is one test of the suite.
+type part struct {
+	name string
+	run  func(*testing.T)
+	long bool // left out of a brief run
+}
+
+func (s *suite) each(t *testing.T, parts []part) {
+	for _, p := range parts {
+		if !p.long || !s.Brief {
+			t.Run(p.name, p.run)
+		}
+	}
 }
 
 // nothingLeft checks that no sandbox is there, and nothing of one.

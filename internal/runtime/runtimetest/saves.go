@@ -15,25 +15,20 @@ import (
 
 // saves proves Save, Clone, Saves and Forget.
 func (s *suite) saves(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
-		{"of every state", s.saveStates},
-		{"again", s.saveAgain},
-		{"refused", s.saveRefused},
-		{"clone", s.clone},
-		{"clone refused", s.cloneRefused},
-		{"clone twice at once", func(t *testing.T) { s.cloneMany(t, 2) }},
-		{"clone five times at once", func(t *testing.T) { s.cloneMany(t, 5) }},
-		{"clone of a deleted one", s.cloneOfDeleted},
-		{"clone of a clone", s.cloneOfClone},
-		{"clone that sleeps", s.cloneSleeps},
-		{"damaged", s.saveDamaged},
-		{"forget", s.forget},
-	} {
-		t.Run(tt.name, tt.run)
-	}
+	s.each(t, []part{
+		{"of every state", s.saveStates, true},
+		{"again", s.saveAgain, false},
+		{"refused", s.saveRefused, true},
+		{"clone", s.clone, false},
+		{"clone refused", s.cloneRefused, true},
+		{"clone twice at once", func(t *testing.T) { s.cloneMany(t, 2) }, true},
+		{"clone five times at once", func(t *testing.T) { s.cloneMany(t, 5) }, false},
+		{"clone of a deleted one", s.cloneOfDeleted, false},
+		{"clone of a clone", s.cloneOfClone, true},
+		{"clone that sleeps", s.cloneSleeps, false},
+		{"damaged", s.saveDamaged, true},
+		{"forget", s.forget, false},
+	})
 }
 
 // save keeps a sandbox under a new name, until the end of the test.

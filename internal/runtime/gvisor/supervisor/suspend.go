@@ -186,11 +186,12 @@ func (s *Supervisor) Wake(ctx context.Context, spec runtime.Spec) (runtime.Statu
 
 func (s *Supervisor) wake(ctx context.Context, sb *sandbox, r record, spec runtime.Spec) (runtime.Status, error) {
 	m, err := readMemory(sb.memory())
-	if err != nil {
-		return runtime.Status{}, err
+	if err == nil {
+		err = s.fits(m, spec)
 	}
-	if err := s.fits(m, spec); err != nil {
-		return runtime.Status{}, err
+	if err != nil {
+		_, kept := s.keepGeneration(sb, r)
+		return runtime.Status{}, errors.Join(err, kept)
 	}
 	if err := s.takeTurnToBoot(ctx); err != nil {
 		return runtime.Status{}, err

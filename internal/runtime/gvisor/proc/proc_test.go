@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -98,5 +99,29 @@ func TestWaitEndsWithItsFile(t *testing.T) {
 	f.Close()
 	if err := <-done; err == nil {
 		t.Error("Wait of a closed file says that the process ended")
+	}
+}
+
+// A program is found by the value of its flag, and by nothing that only looks like it.
+func TestServing(t *testing.T) {
+	root := t.TempDir()
+	_, p, _ := start(t, "sleep", "--", "60")
+	for name, tt := range map[string]struct {
+		program, flag, value string
+		found                bool
+	}{
+		"its own":           {"sleep", "--", "60", true},
+		"another value":     {"sleep", "--", "6", false},
+		"another program":   {"slee", "--", "60", false},
+		"a value, no flag":  {"sleep", "60", "", false},
+		"nobody's anything": {"berth-runtime", "--root", root, false},
+	} {
+		all, err := Serving(tt.program, tt.flag, tt.value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(all, p) != tt.found {
+			t.Errorf("%s: %+v, found %v", name, all, tt.found)
+		}
 	}
 }

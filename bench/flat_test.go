@@ -25,7 +25,7 @@ func TestJudge(t *testing.T) {
 		"both":      {30 * time.Minute, func(m float64) float64 { return swings(m) + m*(4<<20) }, "grows", "", 0},
 		"too short": {2 * time.Minute, swings, "cannot be told", "", 0},
 		"unread":    {30 * time.Minute, nil, "too few readings", "", 0},
-		"left":      {30 * time.Minute, func(float64) float64 { return 100 }, "left behind", "descriptors of the server", 17},
+		"left":      {30 * time.Minute, func(float64) float64 { return 100 }, "left behind", "descriptors of the server", 49},
 		"none left": {2 * time.Minute, func(m float64) float64 { return 200 + float64(int(m*6)%7)*20 }, "swings, nothing is left", "descriptors of the server", 16},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -55,7 +55,7 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 15, "creates of each kind")
 	flag.IntVar(&b.quick, "commands", 100, "commands of each kind")
 	flag.IntVar(&b.idle, "idle", 100, "idle sandboxes whose memory is read")
-	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory, start or life")
+	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory, start, life or snapshots")
 	flag.DurationVar(&b.soak, "soak", 0, "soak for so long instead, such as 30m")
 	flag.IntVar(&b.soakClients, "clients", 50, "clients of a soak")
 	flag.DurationVar(&b.pause, "pause", 2*time.Second, "how long a client of a soak waits between two calls, in the mean")
@@ -99,6 +99,14 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	if b.soak > 0 {
 		return b.soakAlone(ctx)
+	}
+	if b.only == "" || b.only == "snapshots" { // which needs no server
+		if err := b.snapshots(ctx); err != nil {
+			return fmt.Errorf("snapshots: %w", err)
+		}
+		if b.only != "" {
+			return nil
+		}
 	}
 	rootfs, err := b.rootfs()
 	if err != nil {

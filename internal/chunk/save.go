@@ -78,7 +78,7 @@ func save(ctx context.Context, v Vault, src Source, parent *Root) (*Root, Stats,
 			return nil
 		})
 	}
-	o := &output{ctx: gctx, vault: v, group: group, adding: make(chan struct{}, 1)}
+	o := &output{ctx: gctx, vault: v, group: group, adding: make(chan struct{}, workers)}
 	group.Go(func() error { return o.run(order, feed.free) })
 	if err := group.Wait(); err != nil {
 		return nil, Stats{}, err

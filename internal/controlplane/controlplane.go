@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/blob"
 	"github.com/berthrun/berth/internal/call"
 	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/chunk/saves"
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/docs"
 	"github.com/berthrun/berth/internal/event"
@@ -111,6 +112,7 @@ type Plane struct {
 	sandboxes *sandbox.Service
 	terminals *terminal.Service
 	images    *image.Service
+	saves     *saves.Keeper
 	quota     *quota.Service
 	events    *event.Log
 	audit     *audit.Log
@@ -137,6 +139,7 @@ func Open(ctx context.Context, cfg Config) (_ *Plane, err error) {
 		return nil, err
 	}
 	p.node = nodeapi.NewClient(cfg.Node)
+	p.openSaves()
 	if cfg.Direct != nil {
 		p.node.UseDirect(cfg.Direct)
 	}
@@ -282,6 +285,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		p.sandboxes.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
+		p.saves.Vault.Run,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

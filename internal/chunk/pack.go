@@ -61,6 +61,9 @@ type Packer struct {
 // Add puts a stored chunk into the pack.
 func (p *Packer) Add(h Hash, stored []byte) {
 	if len(p.data) == 0 {
+		if p.data == nil {
+			p.data = make([]byte, 0, packTarget+packTarget/16)
+		}
 		p.data = append(p.data, packHead...)
 	}
 	p.data = append(p.data, stored...)
@@ -71,6 +74,13 @@ func (p *Packer) Add(h Hash, stored []byte) {
 
 // Full reports whether it is time to take the pack.
 func (p *Packer) Full() bool { return len(p.data) >= packTarget || int(p.n) >= packTarget/page*4 }
+
+// Reuse has the next pack made in the memory of one that is not needed any more.
+func (p *Packer) Reuse(pack []byte) {
+	if p.n == 0 {
+		p.data = pack[:0]
+	}
+}
 
 // Take gives the pack and begins another; nil where it is empty.
 func (p *Packer) Take() []byte {

@@ -78,7 +78,7 @@ func save(ctx context.Context, v Vault, src Source, parent *Root) (*Root, Stats,
 			return nil
 		})
 	}
-	o := &output{ctx: gctx, vault: v, group: group, adding: make(chan struct{}, workers)}
+	o := &output{ctx: gctx, vault: v, group: group, adding: make(chan struct{}, workers), spare: make(chan []byte, workers)}
 	group.Go(func() error { return o.run(order, feed.free) })
 	if err := group.Wait(); err != nil {
 		return nil, Stats{}, err
@@ -222,6 +222,7 @@ type output struct {
 	vault  Vault
 	group  *errgroup.Group
 	adding chan struct{} // bounds the packs that are on their way
+	spare  chan []byte   // the memory of packs that have arrived
 
 	zero   int64 // zeros not written yet
 	piece  []byte
@@ -318,8 +319,18 @@ func (o *output) givePack() error {
 	}
 	o.group.Go(func() error {
 		defer func() { <-o.adding }()
-		return o.vault.Add(o.ctx, pack)
+		err := o.vault.Add(o.ctx, pack)
+		select {
+		case o.spare <- pack:
+		default:
+		}
+		return err
 	})
+	select {
+	case b := <-o.spare:
+		o.pack.Reuse(b)
+	default:
+	}
 	return nil
 }
 

@@ -134,6 +134,7 @@ func (s *Server) Handler() http.Handler {
 		"POST /shutdown":              s.shutdown,
 		"GET /processes/export":       s.export,
 		"GET /stamps":                 s.stamped,
+		"GET /timers":                 s.timers,
 	} {
 		mux.HandleFunc(pattern, h)
 	}
@@ -172,6 +173,7 @@ func (s *Server) Close() {
 func (s *Server) hello(w http.ResponseWriter, _ *http.Request) {
 	features := []string{
 		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureContent, FeatureAttach, FeatureForward, FeatureStamps, FeatureWarm,
+		FeatureTimers,
 	}
 	if len(s.cfg.SFTP) > 0 {
 		features = append(features, FeatureSFTP)

@@ -60,8 +60,16 @@ func (s *Service) Keep(ctx context.Context, orgID, sandboxID string, export func
 	if perr := p.close(); perr != nil {
 		return fmt.Errorf("keep output: %w", perr)
 	}
+	// A pause keeps what runs on, and the next one again: the packs of before have no use then.
+	before, perr := s.packs(ctx, sandboxID)
+	if perr != nil {
+		return perr
+	}
 	if kerr := s.keepRows(ctx, orgID, sandboxID, p); kerr != nil {
 		return kerr
+	}
+	if perr := s.dropPacks(ctx, sandboxID, before); perr != nil {
+		s.Logger.Warn("packs without use not removed", "sandbox", sandboxID, "error", perr)
 	}
 	if perr := s.prune(ctx, sandboxID); perr != nil {
 		s.Logger.Warn("old processes not removed", "sandbox", sandboxID, "error", perr)
@@ -126,7 +134,7 @@ func (s *Service) keepRows(ctx context.Context, orgID, sandboxID string, p *pack
 			_, err = tx.ExecContext(ctx, `INSERT INTO processes (id, org_id, sandbox_id, state, info, started_at, stdout_at, stderr_at, kept, pack,
 				stdout_from, stdout_length, stderr_from, stderr_length, stamps)
 				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $10, $11, $12, $13, $14)
-				ON CONFLICT (id) DO UPDATE SET state = $4, info = $5, stdout_at = $7, stderr_at = $8, kept = 1, pack = $9,
+				ON CONFLICT (sandbox_id, id) DO UPDATE SET state = $4, info = $5, stdout_at = $7, stderr_at = $8, kept = 1, pack = $9,
 				stdout_from = $10, stdout_length = $11, stderr_from = $12, stderr_length = $13, stamps = $14`,
 				k.process.ID, orgID, sandboxID, k.process.State, string(info), db.Micros(k.process.StartedAt), k.stdout.at, k.stderr.at, p.key,
 				k.stdout.from, k.stdout.length, k.stderr.from, k.stderr.length, string(marks))
@@ -147,7 +155,6 @@ func (s *Service) prune(ctx context.Context, sandboxID string) error {
 	}
 	defer rows.Close()
 	var drop, packs []string
-	needed := map[string]bool{}
 	count, bytes := 0, int64(0)
 	for rows.Next() {
 		var one, pack string
@@ -157,7 +164,6 @@ func (s *Service) prune(ctx context.Context, sandboxID string) error {
 		}
 		count, bytes = count+1, bytes+size
 		if count <= mostKept && bytes <= mostKeptBytes {
-			needed[pack] = true
 			continue
 		}
 		drop = append(drop, one)
@@ -170,12 +176,42 @@ func (s *Service) prune(ctx context.Context, sandboxID string) error {
 	}
 	_ = rows.Close()
 	for _, one := range drop {
-		if _, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE id = $1`, one); err != nil {
+		if _, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE sandbox_id = $1 AND id = $2`, sandboxID, one); err != nil {
 			return fmt.Errorf("remove kept process: %w", err)
 		}
 	}
+	return s.dropPacks(ctx, sandboxID, packs)
+}
+
+// packs gives the packs that processes of a sandbox are in.
+func (s *Service) packs(ctx context.Context, sandboxID string) ([]string, error) {
+	rows, err := s.DB.QueryContext(ctx, `SELECT DISTINCT pack FROM processes WHERE sandbox_id = $1 AND pack <> ''`, sandboxID)
+	if err != nil {
+		return nil, fmt.Errorf("list packs: %w", err)
+	}
+	defer rows.Close()
+	var all []string
+	for rows.Next() {
+		var one string
+		if err := rows.Scan(&one); err != nil {
+			return nil, fmt.Errorf("list packs: %w", err)
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
+// dropPacks removes those of the packs that no process is in any more.
+func (s *Service) dropPacks(ctx context.Context, sandboxID string, packs []string) error {
+	if len(packs) == 0 {
+		return nil
+	}
+	needed, err := s.packs(ctx, sandboxID)
+	if err != nil {
+		return err
+	}
 	for _, pack := range packs {
-		if !needed[pack] {
+		if !slices.Contains(needed, pack) {
 			if err := s.Blobs.DeletePrefix(ctx, pack); err != nil {
 				return err
 			}

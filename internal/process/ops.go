@@ -42,7 +42,7 @@ func (s *Service) intentStart(ctx context.Context, tx op.Tx, in *api.StartProces
 func (s *Service) actStart(ctx context.Context, in *api.StartProcessIn, d *op.Draft) (*api.ProcessOut, error) {
 	g, woke, err := s.Sandboxes.Awake(ctx, in.SandboxID)
 	if err != nil {
-		s.neverStarted(ctx, d.Process)
+		s.neverStarted(ctx, in.SandboxID, d.Process)
 		return nil, err
 	}
 	st := d.Data.(guest.Start)
@@ -50,7 +50,7 @@ func (s *Service) actStart(ctx context.Context, in *api.StartProcessIn, d *op.Dr
 	p, err := g.StartProcess(ctx, st)
 	if err != nil {
 		if c := errs.CodeOf(err); c == errs.InvalidInput || c == errs.InvalidState || c == errs.Forbidden || c == errs.LimitExceeded {
-			s.neverStarted(ctx, d.Process) // the guest refused it
+			s.neverStarted(ctx, in.SandboxID, d.Process) // the guest refused it
 		}
 		return nil, errs.Woke(s.Sandboxes.Explain(ctx, in.SandboxID, err), woke)
 	}
@@ -64,10 +64,10 @@ func (s *Service) actStart(ctx context.Context, in *api.StartProcessIn, d *op.Dr
 }
 
 // neverStarted removes the row of a process that was intended and could not be: else it would seem to run.
-func (s *Service) neverStarted(ctx context.Context, id string) {
+func (s *Service) neverStarted(ctx context.Context, sandboxID, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := s.forgetOne(ctx, id); err != nil {
+	if err := s.forgetOne(ctx, sandboxID, id); err != nil {
 		s.Logger.Warn("row of a refused process not removed", "process", id, "error", err)
 	}
 }

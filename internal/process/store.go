@@ -37,7 +37,7 @@ func (s *Service) remember(ctx context.Context, q op.Tx, orgID string, p api.Pro
 		return fmt.Errorf("encode process: %w", err)
 	}
 	_, err = q.ExecContext(ctx, `INSERT INTO processes (id, org_id, sandbox_id, state, info, started_at) VALUES ($1, $2, $3, $4, $5, $6)
-		ON CONFLICT (id) DO NOTHING`, p.ID, orgID, p.SandboxID, p.State, string(info), db.Micros(p.StartedAt))
+		ON CONFLICT (sandbox_id, id) DO NOTHING`, p.ID, orgID, p.SandboxID, p.State, string(info), db.Micros(p.StartedAt))
 	if err != nil {
 		return fmt.Errorf("insert process: %w", err)
 	}
@@ -50,8 +50,8 @@ func (s *Service) remember(ctx context.Context, q op.Tx, orgID string, p api.Pro
 	return nil
 }
 
-func (s *Service) forgetOne(ctx context.Context, id string) error {
-	_, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE id = $1 AND kept = 0 AND state = 'running'`, id)
+func (s *Service) forgetOne(ctx context.Context, sandboxID, id string) error {
+	_, err := s.DB.ExecContext(ctx, `DELETE FROM processes WHERE sandbox_id = $1 AND id = $2 AND kept = 0 AND state = 'running'`, sandboxID, id)
 	return err
 }
 

@@ -28,4 +28,4 @@ const (
 	StateDeleted  = "deleted"
 )
 
-const wakesDoc = " A stopped sandbox is started first, which may be billed; the result then says so in woke."
+const wakesDoc = " It starts a stopped or paused sandbox, which may be billed; woke then says so."

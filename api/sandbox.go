@@ -11,8 +11,9 @@ type Sandbox struct {
 	ID               string            `json:"id" doc:"sbx_ and 20 characters."`
 	Name             string            `json:"name,omitempty" doc:"Unique in the workspace."`
 	State            string            `json:"state" doc:"creating, running, pausing, paused, waking, stopping, stopped, starting, failed or deleting."`
+	Depth            string            `json:"depth,omitempty" doc:"Of a paused one: frozen in memory, or disk."`
 	Ready            bool              `json:"ready" doc:"Commands and files work now without waiting."`
-	Reachable        bool              `json:"reachable" doc:"False while its node is lost; it comes back with the node."`
+	Reachable        bool              `json:"reachable" doc:"False while its node is lost."`
 	Template         string            `json:"template" doc:"The template it was made from; empty where it was an image."`
 	Image            *SandboxImage     `json:"image,omitempty" doc:"The image it was made from."`
 	WorkspaceID      string            `json:"workspaceId"`
@@ -23,17 +24,22 @@ type Sandbox struct {
 	StartedAt        *time.Time        `json:"startedAt,omitempty" doc:"Of the last boot."`
 	EndedAt          *time.Time        `json:"endedAt,omitempty" doc:"When it last stopped or failed."`
 	ExpiresAt        *time.Time        `json:"expiresAt,omitempty" doc:"When onExpiry happens."`
-	IdlePauseSeconds int               `json:"idlePauseSeconds" doc:"How long it may be idle before onIdle happens; 0 is for ever."`
+	IdlePauseSeconds int               `json:"idlePauseSeconds" doc:"0 is for ever."`
 	OnIdle           string            `json:"onIdle"`
 	OnExpiry         string            `json:"onExpiry"`
-	AutoWake         bool              `json:"autoWake" doc:"Commands, files and previews wake or start it."`
+	AutoWake         bool              `json:"autoWake"`
 	WakeOnTimers     bool              `json:"wakeOnTimers"`
 	Persist          bool              `json:"persist" doc:"It never idles."`
 	StopReason       string            `json:"stopReason,omitempty" doc:"Why it last stopped: requested, idle, expired, out_of_memory, guest_exited, killed, host_restarted or boot_failed."`
+	PauseReason      string            `json:"pauseReason,omitempty" doc:"requested, idle or expired."`
+	WakeError        string            `json:"wakeError,omitempty" doc:"Why it could not be woken."`
+	WakesAt          *time.Time        `json:"wakesAt,omitempty" doc:"When a timer in it is due."`
+	ForkedFrom       string            `json:"forkedFrom,omitempty"`
+	SnapshotID       string            `json:"snapshotId,omitempty"`
 	Error            string            `json:"error,omitempty" doc:"Why it failed."`
 	Generation       int64             `json:"generation" doc:"Grows with every change of state."`
 	CreatedBy        op.CreatedBy      `json:"createdBy"`
-	Retention        string            `json:"retention,omitempty" doc:"How long it is kept once stopped or paused; absent: for ever."`
+	Retention        string            `json:"retention,omitempty" doc:"Of a stopped or paused one; absent: for ever."`
 	DeletesAt        *time.Time        `json:"deletesAt,omitempty" doc:"When a stopped or paused one is deleted."`
 	Usage            *Usage            `json:"usage,omitempty" doc:"The latest reading of a running one."`
 }
@@ -70,7 +76,7 @@ type ResourcesIn struct {
 
 // Network is what a sandbox may reach.
 type Network struct {
-	Internet bool `json:"internet" doc:"It reaches the internet; never the host or other sandboxes."`
+	Internet bool `json:"internet" doc:"Whether it reaches the internet."`
 }
 
 // CreateSandboxIn is the input of sandboxes.create.
@@ -79,8 +85,10 @@ type CreateSandboxIn struct {
 	op.WaitIn
 	Template         string            `json:"template,omitempty" pattern:"^[a-zA-Z0-9][a-zA-Z0-9._:-]{0,127}$" default:"base" doc:"A template's name or id."`
 	Image            string            `json:"image,omitempty" minlen:"1" maxlen:"512" doc:"Instead of template: an image of a registry such as debian:12, or an imageId."`
+	SnapshotID       string            `json:"snapshotId,omitempty" id:"snap" doc:"Instead of template: comes up as this snapshot was."`
+	FromDisk         bool              `json:"fromDisk,omitempty" doc:"With snapshotId: boots on its files alone."`
 	Name             string            `json:"name,omitempty" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Unique in the workspace."`
-	GetOrCreate      bool              `json:"getOrCreate,omitempty" doc:"With name: gives the sandbox that has the name already, started if it was stopped; a failed one is replaced."`
+	GetOrCreate      bool              `json:"getOrCreate,omitempty" doc:"With name: gives the sandbox that has the name already, started if it was stopped or paused; a failed one is replaced."`
 	TTLSeconds       int               `json:"ttlSeconds,omitempty" min:"60" max:"2592000" default:"86400" doc:"How long it lives before onExpiry happens."`
 	IdlePauseSeconds *int              `json:"idlePauseSeconds,omitempty" min:"0" max:"86400" doc:"How long it may be idle before onIdle happens: 60 to 86400, or 0 for ever."`
 	OnIdle           string            `json:"onIdle,omitempty" enum:"pause,stop" doc:"Both keep the files; pause keeps memory too."`
@@ -103,8 +111,9 @@ type NetworkIn struct {
 // SandboxOut is the output of writes that make or change one sandbox. Sandbox is there when status is done.
 type SandboxOut struct {
 	op.WriteOut
-	Status  string   `json:"status" doc:"done: the call was carried out."`
-	Ready   bool     `json:"ready" doc:"The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is."`
+	Status  string   `json:"status" doc:"done: carried out."`
+	Ready   bool     `json:"ready" doc:"It answers commands. Until then they say BUSY with retryAfterMs."`
+	Woke    string   `json:"woke,omitempty" doc:"boot or memory, where this call started it."`
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
 }
 
@@ -252,7 +261,7 @@ var (
 	StartSandbox = op.Def[SandboxWaitIn, SandboxOut]{
 		Name: "sandboxes.start", Route: "POST /v1/sandboxes/{sandboxId}/start", Action: "compute:sandboxes:start", Tool: "start_sandbox",
 		Hints: op.Write | op.Idempotent | op.Wakes, Toolset: SetSandboxes, Title: "Start a sandbox",
-		Doc: "Boots a stopped sandbox on the disk that it kept. Running it may be billed.",
+		Doc: "Boots a stopped sandbox on the disk that it kept, or wakes a paused one. Running it may be billed.",
 	}
 	StopSandbox = op.Def[SandboxWaitIn, SandboxOut]{
 		Name: "sandboxes.stop", Route: "POST /v1/sandboxes/{sandboxId}/stop", Action: "compute:sandboxes:stop", Tool: "stop_sandbox",

@@ -49,13 +49,13 @@ type CreatedBy struct {
 
 // WriteIn is embedded by the input of every write.
 type WriteIn struct {
-	IdempotencyKey string `json:"idempotencyKey,omitempty" pattern:"^[A-Za-z0-9._:-]{1,128}$" doc:"A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent."`
+	IdempotencyKey string `json:"idempotencyKey,omitempty" pattern:"^[A-Za-z0-9._:-]{1,128}$" doc:"Of your choice, unique: the same key and input again give the first result. Made for you when absent."`
 }
 
 // WriteOut is embedded by the output of every write.
 type WriteOut struct {
-	IdempotencyKey string `json:"idempotencyKey" doc:"The key to repeat this call with."`
-	Replayed       bool   `json:"replayed,omitempty" doc:"This is the result of an earlier call with the same key."`
+	IdempotencyKey string `json:"idempotencyKey" doc:"To repeat this call with."`
+	Replayed       bool   `json:"replayed,omitempty" doc:"The result of an earlier call."`
 }
 
 // SetWrite is called by the path of a call.
@@ -63,7 +63,7 @@ func (w *WriteOut) SetWrite(key string, replayed bool) { w.IdempotencyKey, w.Rep
 
 // WaitIn is embedded by the input of writes that take time.
 type WaitIn struct {
-	WaitSeconds *int `json:"waitSeconds,omitempty" min:"0" max:"30" default:"20" doc:"How long to wait for it to finish."`
+	WaitSeconds *int `json:"waitSeconds,omitempty" min:"0" max:"30" default:"20" doc:"How long to wait for its end."`
 }
 
 // Wait is the number of seconds to wait, the default where none was given.

@@ -56,6 +56,10 @@ func (s *settings) plane(log *slog.Logger) (controlplane.Config, error) {
 		KeepAudit: time.Duration(s.Keep.AuditSeconds) * time.Second,
 	}
 	c.Defaults.IdleSeconds, c.Defaults.TTLSeconds = s.Sandboxes.IdleSeconds, s.Sandboxes.TTLSeconds
+	c.FrozenFor = time.Duration(s.Sandboxes.FrozenSeconds) * time.Second
+	if c.FrozenFor == 0 {
+		c.FrozenFor = -1
+	}
 	c.Defaults.Resources = runtime.Resources{VCPU: s.Sandboxes.VCPU, MemoryMiB: int64(s.Sandboxes.MemoryMiB), DiskGiB: int64(s.Sandboxes.DiskGiB)}
 	for key, n := range s.Limits {
 		c.Limits[key] = n

@@ -2,9 +2,6 @@ package catalog
 
 // What is said of things that are not here yet.
 const (
-	noPause     = "a sandbox cannot be paused yet; stop_sandbox keeps its files and start_sandbox boots it again"
-	noFork      = "a sandbox cannot be copied yet; create_sandbox makes a fresh one"
-	noSnapshot  = "there are no snapshots yet; stop_sandbox keeps a sandbox's disk"
 	noTemplates = "templates cannot be built or listed yet; create_sandbox uses base, or an image that manage_images lists"
 	noVolumes   = "there are no volumes yet; a stopped sandbox keeps its disk"
 	noGPU       = "there are no GPU reservations yet; list_capabilities says what this deployment can do"
@@ -54,8 +51,8 @@ var names = []Old{
 	{Name: "get_sandbox", Tool: "get_sandbox"},
 	{Name: "extend_sandbox", Tool: "extend_sandbox"},
 	{Name: "delete_sandbox", Tool: "delete_sandbox"},
-	{Name: "list_sandbox_snapshots", Note: noSnapshot},
-	{Name: "delete_sandbox_snapshot", Note: noSnapshot},
+	{Name: "list_sandbox_snapshots", Tool: "list_snapshots"},
+	{Name: "delete_sandbox_snapshot", Tool: "delete_snapshot"},
 	{Name: "list_sandbox_volumes", Note: noVolumes},
 	{Name: "create_sandbox_volume", Note: noVolumes},
 	{Name: "resize_sandbox_volume", Note: noVolumes},
@@ -70,17 +67,17 @@ var names = []Old{
 	{Name: "build_template", Note: noTemplates},
 	{Name: "get_build_logs", Note: noTemplates},
 	{Name: "get_build_status", Note: noTemplates},
-	{Name: "list_snapshots", Note: noSnapshot},
-	{Name: "snapshot_sandbox", Note: noSnapshot},
+	{Name: "list_snapshots", Tool: "list_snapshots"},
+	{Name: "snapshot_sandbox", Tool: "snapshot_sandbox"},
 	{Name: "get_usage", Note: noUsage},
 	{Name: "list_top_sandboxes", Note: noUsage},
 	{Name: "get_limits", Tool: "get_limits"},
 	{Name: "get_billing", Note: noUsage},
 	{Name: "list_invoices", Note: noUsage},
 	{Name: "set_sandbox_timeout", Tool: "set_sandbox_timeout"},
-	{Name: "pause_sandbox", Note: noPause},
-	{Name: "resume_sandbox", Note: noPause},
-	{Name: "fork_sandbox", Note: noFork},
+	{Name: "pause_sandbox", Tool: "pause_sandbox"},
+	{Name: "resume_sandbox", Tool: "resume_sandbox"},
+	{Name: "fork_sandbox", Tool: "fork_sandbox"},
 	{Name: "run_command", Tool: "run_command"},
 	{Name: "read_file", Tool: "read_file"},
 	{Name: "write_file", Tool: "write_file"},

@@ -14,7 +14,7 @@ func Toolsets() []Toolset {
 		{"files", "Files and folders in a sandbox.", "no pool of this deployment runs sandboxes"},
 		{"processes", "Commands and background processes in a sandbox.", "no pool of this deployment runs sandboxes"},
 		{"code", "Notebook-style sessions that run code in a sandbox.", "code sessions are not part of this version; run_command runs scripts"},
-		{"templates", "What sandboxes are made from: templates, images and registries.", "templates and images are not part of this version; create_sandbox uses base"},
+		{"templates", "What sandboxes are made from: templates, images, snapshots and registries.", "templates and images are not part of this version; create_sandbox uses base"},
 		{"volumes", "Disks that outlive sandboxes.", "volumes are not part of this version; a stopped sandbox keeps its disk"},
 		{"network", "Previews, rules and addresses of sandboxes.", "network tools are not part of this version; create_sandbox chooses with network.internet"},
 		{"capacity", "Pools, GPUs and reservations.", "reservations are not part of this version"},

@@ -40,6 +40,9 @@ func (l *Loaded) check() (problems []problem) {
 			bad("node.subnet", "must be an IPv4 network of at least 16 addresses such as 10.88.0.0/16, not "+shown(s))
 		}
 	}
+	if n := l.Sandboxes.IdleSeconds; n > 0 && n < 60 {
+		bad("sandboxes.idleSeconds", "must be 0 or from 60 to 86400")
+	}
 	if text := l.debugProblem(); text != "" {
 		bad("debug.listen", text)
 	}

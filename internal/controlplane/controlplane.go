@@ -35,6 +35,7 @@ import (
 	"github.com/berthrun/berth/internal/quota"
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/sandbox"
+	"github.com/berthrun/berth/internal/snapshot"
 	"github.com/berthrun/berth/internal/terminal"
 )
 
@@ -66,6 +67,8 @@ type Config struct {
 	Version        string
 	Now            func() time.Time
 	Logger         *slog.Logger
+	// FrozenFor is how long a sandbox that paused for being idle stays in memory; 30 seconds where 0, not at all where negative.
+	FrozenFor time.Duration
 	// Tick is how often idling and expiry are looked at; a second where 0.
 	Tick time.Duration
 	// SampleEvery is how often running sandboxes are read; 15 seconds where 0.
@@ -74,7 +77,7 @@ type Config struct {
 	KeepDeleted, KeepEvents, KeepAudit time.Duration
 }
 
-// The defaults of a sandbox. Until pause exists an idle one is stopped, after half an hour.
+// The defaults of a sandbox, but for idling, which depends on the node; see idling.
 func (c *Config) withDefaults() {
 	d := &c.Defaults
 	if d.Resources.VCPU == 0 {
@@ -86,17 +89,31 @@ func (c *Config) withDefaults() {
 	if d.Resources.DiskGiB == 0 {
 		d.Resources.DiskGiB = 10
 	}
-	if d.IdleSeconds == 0 {
-		d.IdleSeconds = 1800
-	}
 	if d.TTLSeconds == 0 {
 		d.TTLSeconds = 24 * 3600
+	}
+	switch {
+	case c.FrozenFor == 0:
+		c.FrozenFor = 30 * time.Second
+	case c.FrozenFor < 0:
+		c.FrozenFor = 0
 	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// idling sets how long a sandbox may be idle: five minutes before it is paused, half an hour where the node cannot do that and it is stopped.
+func (c *Config) idling(pauses bool) {
+	switch {
+	case c.Defaults.IdleSeconds != 0:
+	case pauses:
+		c.Defaults.IdleSeconds = 300
+	default:
+		c.Defaults.IdleSeconds = 1800
 	}
 }
 
@@ -113,6 +130,7 @@ type Plane struct {
 	terminals *terminal.Service
 	images    *image.Service
 	saves     *saves.Keeper
+	snapshots *snapshot.Service
 	quota     *quota.Service
 	events    *event.Log
 	audit     *audit.Log
@@ -146,6 +164,7 @@ func Open(ctx context.Context, cfg Config) (_ *Plane, err error) {
 	if _, err = p.node.Info(ctx); err != nil {
 		return nil, fmt.Errorf("ask the node: %w", err)
 	}
+	p.cfg.idling(p.node.Capabilities().Memory)
 	if err = p.services(); err != nil {
 		return nil, err
 	}
@@ -179,13 +198,15 @@ func (p *Plane) services() error {
 		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Pulled: pulled{p.images}, Defaults: cfg.Defaults,
 		Observer: p.metrics, MayWake: p.mayWake, DiskBounds: p.quota.Disk, Largest: largest(p.node), Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick, SampleEvery: cfg.SampleEvery,
 		KeepDeleted: cfg.KeepDeleted,
+		FrozenFor: cfg.FrozenFor, Short: short(p.node),
 	})
 	processes.Sandboxes = p.sandboxes
-	p.images.Users = p.sandboxes
+	p.openSnapshots()
 	p.quota.Count(p.sandboxes.Count)
 
 	p.registry = op.NewRegistry()
 	p.sandboxes.Register(p.registry)
+	p.snapshots.Register(p.registry)
 	processes.Register(p.registry)
 	file.New(p.sandboxes).Register(p.registry)
 	p.images.Register(p.registry)
@@ -284,7 +305,7 @@ func (p *Plane) ready(ctx context.Context) error {
 func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		p.sandboxes.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
+		p.sandboxes.Run, p.snapshots.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
 		p.saves.Vault.Run,
 	} {
 		g.Go(func() error { return run(ctx) })

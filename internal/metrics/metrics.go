@@ -26,6 +26,7 @@ type Metrics struct {
 	inFlight *prometheus.GaugeVec
 	limited  *prometheus.CounterVec
 	boots    *prometheus.HistogramVec
+	pauses   *prometheus.HistogramVec
 	guest    *prometheus.HistogramVec
 	lag      prometheus.Gauge
 	readings readings
@@ -49,9 +50,13 @@ func New(version string) *Metrics {
 			Name: "berth_calls_limited_total", Help: "Calls that were refused as too many, by the limit: calls_per_minute or in_flight.",
 		}, []string{"limit"}),
 		boots: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_sandbox_boot_seconds", Help: "How long boots took until the guest answered or they failed, by kind (create or start) and result (ok or failed).",
-			Buckets: []float64{.1, .2, .3, .4, .5, .75, 1, 1.5, 2.5, 5, 10, 30, 60, 120},
+			Name: "berth_sandbox_boot_seconds", Help: "How long boots took until the guest answered or they failed, by kind (create, start, wake, fork or snapshot) and result (ok or failed).",
+			Buckets: []float64{.01, .025, .05, .1, .2, .3, .4, .5, .75, 1, 1.5, 2.5, 5, 10, 30, 60, 120},
 		}, []string{"kind", "result"}),
+		pauses: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_sandbox_pause_seconds", Help: "How long pauses took on the node, by depth (frozen or disk) and result (ok or failed).",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"depth", "result"}),
 		guest: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_guest_call_seconds", Help: "How long calls of guests took, by call and result (ok or failed). Those that wait for output are long by nature.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
@@ -64,7 +69,7 @@ func New(version string) *Metrics {
 		Name: "berth_build_info", Help: "1, with what the server is.", ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.calls, m.took, m.inFlight, m.limited, m.boots, m.guest, m.lag, build, &m.readings,
+	m.registry.MustRegister(m.calls, m.took, m.inFlight, m.limited, m.boots, m.pauses, m.guest, m.lag, build, &m.readings,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -95,9 +100,14 @@ func faceOf(f caller.Face) string {
 	return string(f)
 }
 
-// Booted counts a boot that came to its end: kind is create or start.
+// Booted counts a boot or a wake that came to its end: kind is create, start, wake, fork or snapshot.
 func (m *Metrics) Booted(kind string, failed bool, took time.Duration) {
 	m.boots.WithLabelValues(kind, resultOf(failed)).Observe(took.Seconds())
+}
+
+// Paused counts a pause that came to its end: depth is frozen or disk, empty where it failed.
+func (m *Metrics) Paused(depth string, failed bool, took time.Duration) {
+	m.pauses.WithLabelValues(depth, resultOf(failed)).Observe(took.Seconds())
 }
 
 // Late tells how much later than planned the sandboxes' worker came to its round.

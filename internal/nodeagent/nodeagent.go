@@ -126,7 +126,14 @@ func (a *Agent) Dial(ctx context.Context, id string, port int) (net.Conn, error)
 
 // Serve answers the control plane on the listener until the context ends.
 func (a *Agent) Serve(ctx context.Context, ln net.Listener) error {
-	return Serve(ctx, ln, a.driver, func() nodeapi.Info { return a.info }, a.images.store, a.trees, a.log)
+	return Serve(ctx, ln, a.driver, a.tell, a.images.store, a.trees, a.log)
+}
+
+// tell is what the node tells of itself now.
+func (a *Agent) tell() nodeapi.Info {
+	info := a.info
+	info.AvailableMiB = availableMiB()
+	return info
 }
 
 // Serve answers the control plane for any driver. im is nil on a node that keeps no images, tr on one whose saves have no files.

@@ -22,8 +22,9 @@ type Info struct {
 	Capabilities runtime.Capabilities `json:"capabilities"`
 	Images       map[string]string    `json:"images"` // prepared images: their ids by name
 	Version      string               `json:"version"`
-	CPUs         int                  `json:"cpus,omitempty"`      // cores that sandboxes may use; 0: unknown
-	MemoryMiB    int64                `json:"memoryMiB,omitempty"` // of the machine; 0: unknown
+	CPUs         int                  `json:"cpus,omitempty"`         // cores that sandboxes may use; 0: unknown
+	MemoryMiB    int64                `json:"memoryMiB,omitempty"`    // of the machine; 0: unknown
+	AvailableMiB int64                `json:"availableMiB,omitempty"` // of that, as it is now; 0: unknown
 }
 
 // The bodies of calls. Each method of runtime.Driver is POST /node/v1/{method} with one of these; the answer is the method's result.

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
+	"github.com/berthrun/berth/internal/runtime"
 )
 
 // sizes are the ready-made resources.
@@ -65,7 +66,10 @@ func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, er
 	if err := s.setIdling(r, in); err != nil {
 		return nil, err
 	}
-	if err := s.setResources(ctx, r, in); err != nil {
+	if in.SnapshotID != "" || in.FromDisk {
+		return r, s.setSnapshot(ctx, r, in)
+	}
+	if err := s.setResources(ctx, r, in, s.Defaults.Resources); err != nil {
 		return nil, err
 	}
 	return r, s.setImage(ctx, r, in)
@@ -97,7 +101,8 @@ func checkIdle(seconds int64) error {
 	return nil
 }
 
-func (s *Service) setResources(ctx context.Context, r *row, in *api.CreateSandboxIn) error {
+// setResources takes what is asked for, and of d what is left out.
+func (s *Service) setResources(ctx context.Context, r *row, in *api.CreateSandboxIn, d runtime.Resources) error {
 	if in.Size != "" && in.Resources != nil {
 		return errs.E(errs.InvalidInput, "size and resources exclude each other").Suggest("Give one of them.").With("path", "size")
 	}
@@ -108,10 +113,9 @@ func (s *Service) setResources(ctx context.Context, r *row, in *api.CreateSandbo
 	if in.Size != "" {
 		want = sizes[in.Size]
 	}
-	d := s.Defaults.Resources
-	r.VCPUMilli, r.MemoryMiB, r.DiskGiB = int64(d.VCPU*1000), d.MemoryMiB, d.DiskGiB
+	r.VCPUMilli, r.MemoryMiB, r.DiskGiB = milli(d.VCPU), d.MemoryMiB, d.DiskGiB
 	if want.VCPU > 0 {
-		r.VCPUMilli = int64(want.VCPU * 1000)
+		r.VCPUMilli = milli(want.VCPU)
 	}
 	if want.MemoryMiB > 0 {
 		r.MemoryMiB = want.MemoryMiB
@@ -177,6 +181,16 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 			return nil
 		}
 	}
+	if r.SnapshotID != "" {
+		if err := s.Snapshots.Usable(ctx, tx, r.SnapshotID); err != nil {
+			return err
+		}
+	}
+	return s.insertTx(ctx, tx, r)
+}
+
+// insertTx makes the row of a new sandbox, with what it takes from the quotas and the event that tells of it.
+func (s *Service) insertTx(ctx context.Context, tx op.Tx, r *row) error {
 	if err := s.store.insert(ctx, tx, r); err != nil {
 		return err
 	}
@@ -205,19 +219,23 @@ func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.
 	}
 	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
 	r, err := s.settle(ctx, d.Resource.ID, time.Until(until))
-	if err == nil && in.GetOrCreate && r.State == api.StateStopped && r.StopReason != bootFailed {
-		r, err = s.startUntil(ctx, r, until)
+	woke := ""
+	if err == nil && in.GetOrCreate && w.existed && (r.State == api.StateStopped && r.StopReason != bootFailed || r.State == api.StatePaused) {
+		r, woke, err = s.startUntil(ctx, r, until)
 	}
 	if err != nil {
 		return nil, err
 	}
 	switch {
+	case r.State == api.StatePaused && woke != "" && r.WakeError != "":
+		return nil, errNoWake(r)
 	case r.State == api.StateFailed:
 		return nil, errNoBoot(r)
 	case goes(r):
 		return nil, errNotFound(r.ID) // it was deleted meanwhile
 	}
 	out := &api.CreateSandboxOut{SandboxOut: *s.out(r)}
+	out.Woke = woke
 	if w.existed {
 		out.Existed, out.Differs = true, differs(in, w.row, r)
 	}

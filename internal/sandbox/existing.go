@@ -10,14 +10,19 @@ import (
 	"github.com/berthrun/berth/internal/caller"
 )
 
-// startUntil boots a stopped sandbox and waits for it until the given time.
-func (s *Service) startUntil(ctx context.Context, r *row, until time.Time) (*row, error) {
+// startUntil boots a stopped or wakes a paused sandbox, says how, and waits for it until the given time.
+func (s *Service) startUntil(ctx context.Context, r *row, until time.Time) (*row, string, error) {
+	how, to := wokeByBoot, api.StateStarting
+	if r.State == api.StatePaused {
+		how, to = wokeByMemory, api.StateWaking
+	}
 	r.cause = causeUsed
-	if err := s.move(ctx, r, api.StateStarting); err != nil && !errors.Is(err, errLostRace) {
-		return nil, err
+	if err := s.move(ctx, r, to); err != nil && !errors.Is(err, errLostRace) {
+		return nil, "", err
 	}
 	s.nudge(r.ID)
-	return s.settle(ctx, r.ID, time.Until(until))
+	after, err := s.settle(ctx, r.ID, time.Until(until))
+	return after, how, err
 }
 
 // nudgeFailed has the failed sandboxes removed that made room for one of their name.
@@ -39,6 +44,7 @@ func differs(in *api.CreateSandboxIn, asked, found *row) []string {
 			all = append(all, name)
 		}
 	}
+	check("snapshotId", in.SnapshotID != "", asked.SnapshotID == found.SnapshotID)
 	check("template", in.Template != "", asked.Template == found.Template)
 	res := in.Resources
 	if res == nil {

@@ -37,15 +37,21 @@ func (s *Service) guest(id string, boot int64, token string) *guest.Client {
 	if e != nil {
 		e.client.Close()
 	}
-	e = &guestEntry{boot: boot, client: guest.NewClient(
-		func(ctx context.Context) (net.Conn, error) { return s.Driver.Dial(ctx, id, guest.Port) },
-		func() string { return token },
-	)}
-	if s.Observer != nil {
-		e.client.Observe(s.Observer.Guest)
-	}
+	e = &guestEntry{boot: boot, client: s.connect(id, token)}
 	p.clients[id] = e
 	return e.client
+}
+
+// connect makes a client of a sandbox's guest.
+func (s *Service) connect(id, token string) *guest.Client {
+	c := guest.NewClient(
+		func(ctx context.Context) (net.Conn, error) { return s.Driver.Dial(ctx, id, guest.Port) },
+		func() string { return token },
+	)
+	if s.Observer != nil {
+		c.Observe(s.Observer.Guest)
+	}
+	return c
 }
 
 func (s *Service) dropGuest(id string) {
@@ -73,15 +79,17 @@ func (s *Service) dropGuests() {
 
 // How it was woken, as results say it, and why, as its log does.
 const (
-	wokeByBoot = "boot"
-	causeUsed  = "used"
+	wokeByBoot   = "boot"
+	wokeByMemory = "memory"
+	causeUsed    = "used"
+	causeTimer   = "timer"
 )
 
 // useWait is how long a call waits for a boot before it answers BUSY.
 const useWait = 25 * time.Second
 
-// Awake gives the guest of a sandbox that commands and files use. It waits for a boot under way, and boots a stopped sandbox where that is allowed; woke then
-// says how. Whoever may not wake it gets errs.InvalidState with reason asleep.
+// Awake gives the guest of a sandbox that commands and files use. It waits for a boot under way, and wakes a paused and boots a stopped sandbox where that is
+// allowed; woke then says how. Whoever may not wake it gets errs.InvalidState with reason asleep.
 func (s *Service) Awake(ctx context.Context, id string) (g *guest.Client, woke string, err error) {
 	return s.reach(ctx, id, verbUse)
 }
@@ -109,7 +117,11 @@ func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, 
 		if err != nil {
 			return nil, woke, err
 		}
-		switch decide(v, r.State) {
+		a := decide(v, r.State)
+		if a == busy && woke != "" {
+			a = wait // this call wakes it
+		}
+		switch a {
 		case do:
 			g, err := answering(ctx, s.guest(r.ID, r.BootGeneration, r.GuestToken))
 			return g, woke, err
@@ -129,19 +141,28 @@ func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, 
 			if after.State == api.StateStopped && after.StopReason == "boot_failed" {
 				return nil, "", errNoBoot(after)
 			}
-		case boot:
+			if after.State == api.StatePaused && after.WakeError != "" {
+				return nil, "", errNoWake(after)
+			}
+		case boot, wake:
 			if woke != "" { // somebody else stopped it again at once
 				return nil, "", errBusy(r)
 			}
 			if c := caller.From(ctx); !r.AutoWake || c.ReadOnly || !s.MayWake(c) {
 				return nil, "", errAsleep(r)
 			}
+			how, to := wokeByBoot, api.StateStarting
+			if r.State == api.StatePaused {
+				how, to = wokeByMemory, api.StateWaking
+			}
 			r.cause = causeUsed
-			err := s.move(ctx, r, api.StateStarting)
+			err := s.move(ctx, r, to)
 			if err != nil && !errors.Is(err, errLostRace) {
 				return nil, "", err
 			}
-			woke = wokeByBoot
+			if err == nil {
+				woke = how
+			}
 			s.nudge(id)
 		case busy:
 			return nil, woke, errBusy(r)
@@ -172,6 +193,11 @@ func (s *Service) Explain(ctx context.Context, id string, err error) error {
 	}
 	if goes(r) {
 		return errDeletedMeanwhile(id)
+	}
+	switch r.State {
+	case api.StatePausing, api.StatePaused, api.StateWaking:
+		return errs.E(errs.Busy, "the sandbox was paused while the call ran").Because(api.StatePaused).After(time.Second).With("state", r.State).
+			Suggest("What ran is kept with its memory. Call again with the same idempotencyKey: it wakes and the call goes on.")
 	}
 	e := errs.E(errs.InvalidState, "the sandbox ended while the call ran: %s", r.StopReason).Because(r.StopReason).With("state", r.State)
 	if r.StopReason == runtime.ReasonOutOfMemory {

@@ -9,49 +9,6 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func (s *Service) intentStart(ctx context.Context, tx op.Tx, in *api.SandboxWaitIn, _ *op.Draft) error {
-	return decided(func() error {
-		r, err := s.find(ctx, tx, in.SandboxID)
-		if err != nil {
-			return err
-		}
-		switch decide(verbStart, r.State) {
-		case boot:
-			return s.moveTx(ctx, tx, r, api.StateStarting)
-		case nothing, join, onward:
-			return nil
-		case busy:
-			return errBusy(r)
-		default:
-			return errInvalidState(r, verbStart)
-		}
-	})
-}
-
-func (s *Service) actStart(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.SandboxOut, error) {
-	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
-	for tries := 0; ; tries++ {
-		s.nudge(in.SandboxID)
-		r, err := s.settle(ctx, in.SandboxID, time.Until(until))
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case r.State == api.StateFailed, r.State == api.StateStopped && r.StopReason == "boot_failed":
-			return nil, errNoBoot(r)
-		case goes(r):
-			return nil, errNotFound(r.ID)
-		}
-		if r.State != api.StateStopped || tries > 0 {
-			return s.out(r), nil
-		}
-		// It was stopping when start was asked for: now it can be started.
-		if err := s.move(ctx, r, api.StateStarting); err != nil && !errs.Is(err, errs.Busy) {
-			return nil, err
-		}
-	}
-}
-
 func (s *Service) intentStop(ctx context.Context, tx op.Tx, in *api.SandboxWaitIn, _ *op.Draft) error {
 	return decided(func() error {
 		r, err := s.find(ctx, tx, in.SandboxID)
@@ -73,15 +30,25 @@ func (s *Service) intentStop(ctx context.Context, tx op.Tx, in *api.SandboxWaitI
 }
 
 func (s *Service) actStop(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.SandboxOut, error) {
-	s.nudge(in.SandboxID)
-	r, err := s.settle(ctx, in.SandboxID, remaining(ctx, time.Duration(in.Wait())*time.Second))
-	if err != nil {
-		return nil, err
+	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
+	for tries := 0; ; tries++ {
+		s.nudge(in.SandboxID)
+		r, err := s.settle(ctx, in.SandboxID, time.Until(until))
+		if err != nil {
+			return nil, err
+		}
+		if goes(r) {
+			return nil, errNotFound(r.ID)
+		}
+		if tries > 0 || decide(verbStop, r.State) != do {
+			return s.out(r), nil
+		}
+		// It was pausing when this was asked for.
+		r.StopReason = "requested"
+		if err := s.move(ctx, r, api.StateStopping); err != nil && !errs.Is(err, errs.Busy) {
+			return nil, err
+		}
 	}
-	if goes(r) {
-		return nil, errNotFound(r.ID)
-	}
-	return s.out(r), nil
 }
 
 func (s *Service) draftDelete(ctx context.Context, in *api.SandboxWaitIn) (*op.Draft, error) {

@@ -44,8 +44,11 @@ func (s *Service) Register(r *op.Registry) {
 			return s.actShow(ctx, in.SandboxID)
 		},
 	})
-	op.Handle(r, api.StartSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentStart, Act: s.actStart})
+	op.Handle(r, api.StartSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentUp(verbStart), Act: s.actUp(verbStart)})
 	op.Handle(r, api.StopSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentStop, Act: s.actStop})
+	op.Handle(r, api.PauseSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentPause, Act: s.actPause})
+	op.Handle(r, api.WakeSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentUp(verbWake), Act: s.actUp(verbWake)})
+	op.Handle(r, api.ForkSandbox, op.Handler[api.ForkSandboxIn, api.ForkSandboxOut]{Draft: s.draftFork, Intent: s.intentFork, Act: s.actFork})
 	op.Handle(r, api.DeleteSandbox, op.Handler[api.SandboxWaitIn, api.DeleteSandboxOut]{
 		Draft: s.draftDelete, Intent: s.intentDelete, Act: s.actDelete,
 	})

@@ -66,6 +66,10 @@ func (s *Service) audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	saves, err := s.listSaves(ctx)
+	if err != nil {
+		return err
+	}
 	rows, err := s.store.living(ctx, s.DB)
 	if err != nil {
 		return err
@@ -73,7 +77,7 @@ func (s *Service) audit(ctx context.Context) error {
 	owned := map[string]*row{}
 	for _, r := range rows {
 		owned[r.ID] = r
-		if moving(r.State) {
+		if moving(r.State) || r.Unsettled {
 			s.nudge(r.ID)
 		}
 	}
@@ -88,8 +92,14 @@ func (s *Service) audit(ctx context.Context) error {
 			}
 			continue
 		}
+		if st.State == runtime.Running && owned[st.ID].State == api.StatePaused {
+			if err := s.refreeze(ctx, owned[st.ID]); err != nil {
+				s.Logger.Warn("a paused sandbox runs", "sandbox", st.ID, "error", err)
+			}
+		}
 		s.report(ctx, st)
 	}
+	s.auditSaves(ctx, saves, rows)
 	for _, r := range rows {
 		if r.State == api.StateRunning && !onNode[r.ID] {
 			// It may have been listed just before it was made: ask again.
@@ -155,7 +165,11 @@ func (s *Service) died(ctx context.Context, r *row, reason, detail string) {
 // keepTime carries out expiry, idling and the ends of failed and deleted rows.
 func (s *Service) keepTime(ctx context.Context) error {
 	now := s.Now()
-	rows, err := s.store.due(ctx, s.DB, db.Micros(now), db.Micros(now.Add(-failedFor)), db.Micros(now.Add(-s.KeepDeleted)))
+	frozen := now.Add(-s.FrozenFor)
+	if s.short(ctx) {
+		frozen = now
+	}
+	rows, err := s.store.due(ctx, s.DB, db.Micros(now), db.Micros(frozen), db.Micros(now.Add(-failedFor)), db.Micros(now.Add(-s.KeepDeleted)))
 	if err != nil {
 		return err
 	}
@@ -187,18 +201,40 @@ func (s *Service) expire(ctx context.Context, r *row, now time.Time) error {
 	case r.State == api.StateDeleted:
 		return s.purge(ctx, r.ID)
 	case r.State == api.StateRunning && expired && r.OnExpiry != "delete":
-		to, r.StopReason = api.StateStopping, "expired"
+		to = s.lieDown(r, r.OnExpiry, pausedAtEnd)
 	case r.State == api.StateRunning && !expired:
 		if s.active(ctx, r, now) {
 			return nil
 		}
-		to, r.StopReason = api.StateStopping, "idle"
+		to = s.lieDown(r, r.OnIdle, pausedIdle)
+	case r.State == api.StatePaused && !overdue(r, now):
+		if timerDue(r, now) {
+			return s.ring(ctx, r)
+		}
+		s.nudge(r.ID)
+		return nil
 	}
 	if err := s.move(ctx, r, to); err != nil {
 		return err
 	}
 	s.nudge(r.ID)
 	return nil
+}
+
+// lieDown gives the state by which a sandbox is put to rest as it was asked for, and notes why.
+func (s *Service) lieDown(r *row, how, why string) string {
+	if how == "pause" && s.Driver.Capabilities().Memory {
+		r.PauseReason = why
+		return api.StatePausing
+	}
+	r.StopReason = why
+	return api.StateStopping
+}
+
+// overdue reports whether time deletes a sandbox.
+func overdue(r *row, now time.Time) bool {
+	at := deletesAt(r)
+	return at > 0 && at <= db.Micros(now)
 }
 
 // endCause says why time ends a sandbox.

@@ -48,8 +48,10 @@ type Images interface {
 
 // Observer is told how sandboxes fare, for metrics. Its methods must not wait.
 type Observer interface {
-	// Booted is told of a boot's end; kind is create or start.
+	// Booted is told of the end of a boot or a wake; kind is create, start, wake, fork or snapshot.
 	Booted(kind string, failed bool, took time.Duration)
+	// Paused is told of a pause's end; depth is frozen or disk, empty where it failed.
+	Paused(depth string, failed bool, took time.Duration)
 	// Late is told how much later than planned expiry and idling are looked at.
 	Late(by time.Duration)
 	// Guest is told of a call of a guest.
@@ -81,6 +83,12 @@ type Config struct {
 	DiskBounds func(ctx context.Context, orgID string) (least, most int64, err error)
 	// Largest gives the cores and the MiB of memory of the largest node, 0 where unknown. May be nil.
 	Largest func(ctx context.Context) (cores float64, memoryMiB int64, err error)
+	// Snapshots gives what sandboxes are made of; nil: there are none.
+	Snapshots Snapshots
+	// FrozenFor is how long a sandbox that paused for being idle stays in memory before it goes to disk; it goes at once where 0.
+	FrozenFor time.Duration
+	// Short reports whether the node has little memory left. Nil: never.
+	Short func(ctx context.Context) bool
 	// BootTimeout bounds a boot from the first step to the guest's answer. 120 s where 0.
 	BootTimeout time.Duration
 	// Grace is how long a stopping sandbox gets to end by itself. 5 s where 0.
@@ -107,6 +115,8 @@ type Service struct {
 	working  map[string]*worker
 	wg       sync.WaitGroup
 	ctx      context.Context // of Run: workers end with it
+	saving   map[string]*saving
+	cloning  chan struct{} // holds one for each copy that is being made
 }
 
 // New makes the service. Run carries its sandboxes on.
@@ -138,7 +148,7 @@ func New(c Config) *Service {
 	if c.DiskBounds == nil {
 		c.DiskBounds = func(context.Context, string) (int64, int64, error) { return 10, 30, nil }
 	}
-	s := &Service{Config: c, working: map[string]*worker{}}
+	s := &Service{Config: c, working: map[string]*worker{}, saving: map[string]*saving{}, cloning: make(chan struct{}, clonesAtOnce)}
 	s.samples.latest, s.samples.pending, s.samples.asking = map[string]reading{}, map[string][]sample{}, map[string]chan struct{}{}
 	s.guests.clients = map[string]*guestEntry{}
 	return s

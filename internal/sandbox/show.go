@@ -22,6 +22,19 @@ func (s *Service) show(r *row) api.Sandbox {
 	if r.State == api.StateRunning {
 		sb.EndedAt = nil
 	}
+	if r.State == api.StatePaused || r.State == api.StateWaking || r.State == api.StatePausing {
+		sb.PauseReason = r.PauseReason
+	}
+	if r.State == api.StatePaused {
+		sb.Depth = r.Depth
+		if r.WakeError != "" {
+			sb.WakeError = readFailure(r.WakeError).Message
+		}
+		if r.WakeOnTimers && r.PauseReason == pausedIdle {
+			sb.WakesAt = timeOf(r.TimerAt)
+		}
+	}
+	sb.ForkedFrom, sb.SnapshotID = r.ForkedFrom, r.SnapshotID
 	if r.RetentionSeconds > 0 {
 		sb.Retention = spell(time.Duration(r.RetentionSeconds) * time.Second)
 	}

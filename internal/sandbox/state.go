@@ -46,7 +46,8 @@ const (
 	verbUse    verb = "use"    // exec, files, start a process, terminal, preview
 	verbPoke   verb = "poke"   // input and signals of a process
 	verbPause  verb = "pause"  //
-	verbStart  verb = "start"  // start and wake
+	verbStart  verb = "start"  // boots, or wakes a paused one
+	verbWake   verb = "wake"   // never boots
 	verbStop   verb = "stop"   //
 	verbFork   verb = "fork"   //
 	verbSnap   verb = "snap"   // snapshot
@@ -75,27 +76,27 @@ func decide(v verb, state string) answer {
 	switch state {
 	case api.StateCreating, api.StateStarting, api.StateWaking:
 		return pick(v, map[verb]answer{
-			verbUse: wait, verbPoke: busy, verbPause: busy, verbStart: join, verbStop: busy,
+			verbUse: wait, verbPoke: busy, verbPause: busy, verbStart: join, verbWake: join, verbStop: busy,
 			verbFork: busy, verbSnap: busy, verbUpdate: do, verbDelete: do,
 		})
 	case api.StateRunning:
 		return pick(v, map[verb]answer{
-			verbUse: do, verbPoke: do, verbPause: do, verbStart: nothing, verbStop: do,
+			verbUse: do, verbPoke: do, verbPause: do, verbStart: nothing, verbWake: nothing, verbStop: do,
 			verbFork: do, verbSnap: do, verbUpdate: do, verbDelete: do,
 		})
 	case api.StatePausing:
 		return pick(v, map[verb]answer{
-			verbUse: onward, verbPoke: onward, verbPause: join, verbStart: onward, verbStop: join,
+			verbUse: onward, verbPoke: onward, verbPause: join, verbStart: onward, verbWake: onward, verbStop: join,
 			verbFork: busy, verbSnap: busy, verbUpdate: do, verbDelete: do,
 		})
 	case api.StateStopping:
 		return pick(v, map[verb]answer{
-			verbUse: onward, verbPoke: onward, verbPause: busy, verbStart: onward, verbStop: join,
+			verbUse: onward, verbPoke: onward, verbPause: busy, verbStart: onward, verbWake: onward, verbStop: join,
 			verbFork: busy, verbSnap: busy, verbUpdate: do, verbDelete: do,
 		})
 	case api.StatePaused:
 		return pick(v, map[verb]answer{
-			verbUse: wake, verbPoke: wake, verbPause: nothing, verbStart: wake, verbStop: do,
+			verbUse: wake, verbPoke: wake, verbPause: nothing, verbStart: wake, verbWake: wake, verbStop: do,
 			verbFork: do, verbSnap: do, verbUpdate: do, verbDelete: do,
 		})
 	case api.StateStopped:
@@ -158,6 +159,12 @@ func errInvalidState(r *row, v verb) error {
 	switch {
 	case r.State == api.StateFailed:
 		return e.Suggest("It failed: %s. Delete it and create another.", r.Error)
+	case r.State == api.StateStopped && v == verbWake:
+		return e.Suggest("It keeps no memory. start_sandbox boots it on its disk.")
+	case r.State == api.StateStopped && v == verbPause:
+		return e.Suggest("It uses neither CPU nor memory already.")
+	case r.State == api.StateStopped && v == verbFork:
+		return e.Suggest("Start it first, or take a snapshot of its disk with snapshot_sandbox and create from that.")
 	case v == verbPoke:
 		return e.Suggest("Its processes ended when it stopped. Read their output with read_process_output, or start it and a new process.")
 	default:
@@ -166,13 +173,23 @@ func errInvalidState(r *row, v verb) error {
 }
 
 func errNoBoot(r *row) error {
+	if e := errNoMemory(r); e != nil {
+		return e
+	}
 	return errs.E(errs.Upstream, "the sandbox did not boot: %s", r.Error).Because("boot_failed").
 		Suggest("Read the sandbox for details; try again with a new idempotencyKey, or create another.").With("sandboxId", r.ID)
 }
 
 func errAsleep(r *row) error {
 	return errs.E(errs.InvalidState, "the sandbox is %s and this call may not start it", r.State).Because("asleep").With("state", r.State).
-		Suggest("Start it with start_sandbox, from a credential and endpoint that may, then call again.")
+		Suggest("Start it with %s, from a credential and endpoint that may, then call again.", wakingTool(r))
+}
+
+func wakingTool(r *row) string {
+	if r.State == api.StatePaused {
+		return "resume_sandbox"
+	}
+	return "start_sandbox"
 }
 
 // errDeletedMeanwhile is the error of a call under which its sandbox was deleted.

@@ -60,6 +60,7 @@ use    wait     wait     wait   do      onward  onward   wake    boot    invalid
 poke   busy     busy     busy   do      onward  onward   wake    invalid invalid invalid
 pause  busy     busy     busy   do      join    busy     nothing invalid invalid invalid
 start  join     join     join   nothing onward  onward   wake    boot    invalid invalid
+wake   join     join     join   nothing onward  onward   wake    invalid invalid invalid
 stop   busy     busy     busy   do      join    join     do      nothing nothing invalid
 fork   busy     busy     busy   do      busy    busy     do      invalid invalid invalid
 snap   busy     busy     busy   do      busy    busy     do      do      invalid invalid

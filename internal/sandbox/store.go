@@ -37,13 +37,26 @@ type row struct {
 	StopReason, Error               string
 	ImageRef, ImageID               string // of one made from an image: as it was named, and the version once that is known
 	RetentionSeconds                int64  // of a stopped or paused one; 0: for ever
+	Depth, PauseReason, WakeError   string // of a paused one; see wakeFailure
+	TimerAt                         int64  // when a timer inside is due
+	Unsettled                       bool   // the node keeps what its last wake would be undone with
+	OpID                            string // of the fork or snapshot under way
+	Origin
 
 	cause string // of the transition under way, for its event; not stored
 }
 
+// Origin is the save that a sandbox is made of; all empty where it is made of an image.
+type Origin struct {
+	ForkedFrom, SnapshotID string
+	SaveName, SaveToken    string // on the node, and of the guest in it
+	FromDisk               bool   // it boots on the save's disk
+}
+
 const columns = `id, org_id, workspace_id, name, state, generation, boot_generation, node_id, template, image, vcpu_milli, memory_mib, disk_gib,
 	internet, env, metadata, idle_seconds, on_idle, on_expiry, auto_wake, wake_on_timers, persist, guest_token, created_by, principal_id,
-	created_at, state_at, started_at, ended_at, ttl_seconds, expires_at, active_at, stop_reason, error, retention_seconds, image_ref, image_id`
+	created_at, state_at, started_at, ended_at, ttl_seconds, expires_at, active_at, stop_reason, error, retention_seconds, image_ref, image_id,
+	depth, pause_reason, wake_error, timer_at, unsettled, op_id, forked_from, snapshot_id, save_name, save_token, from_disk`
 
 type store struct{}
 
@@ -55,11 +68,12 @@ func scan(s scanner) (*row, error) {
 	err := s.Scan(&r.ID, &r.OrgID, &r.WorkspaceID, &r.Name, &r.State, &r.Generation, &r.BootGeneration, &r.NodeID, &r.Template, &r.Image,
 		&r.VCPUMilli, &r.MemoryMiB, &r.DiskGiB, &r.Internet, &env, &metadata, &r.IdleSeconds, &r.OnIdle, &r.OnExpiry, &r.AutoWake,
 		&r.WakeOnTimers, &r.Persist, &r.GuestToken, &by, &r.PrincipalID, &r.CreatedAt, &r.StateAt, &r.StartedAt, &r.EndedAt, &r.TTLSeconds, &r.ExpiresAt,
-		&r.ActiveAt, &r.StopReason, &r.Error, &r.RetentionSeconds, &r.ImageRef, &r.ImageID)
+		&r.ActiveAt, &r.StopReason, &r.Error, &r.RetentionSeconds, &r.ImageRef, &r.ImageID,
+		&r.Depth, &r.PauseReason, &r.WakeError, &r.TimerAt, &r.Unsettled, &r.OpID, &r.ForkedFrom, &r.SnapshotID, &r.SaveName, &r.SaveToken, &r.FromDisk)
 	if err != nil {
 		return nil, err
 	}
-	for text, into := range map[string]any{env: &r.Env, metadata: &r.Metadata, by: &r.CreatedBy} {
+	for into, text := range map[any]string{&r.Env: env, &r.Metadata: metadata, &r.CreatedBy: by} { // by where it goes: two may hold the same
 		if err := json.Unmarshal([]byte(text), into); err != nil {
 			return nil, fmt.Errorf("read sandbox %s: %w", r.ID, err)
 		}
@@ -98,11 +112,10 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 	if err != nil {
 		return err
 	}
-	res, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+columns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-		$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37) ON CONFLICT DO NOTHING`,
-		r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Generation, r.BootGeneration, r.NodeID, r.Template, r.Image, r.VCPUMilli, r.MemoryMiB,
+	res, err := insertInto(ctx, tx, r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Generation, r.BootGeneration, r.NodeID, r.Template, r.Image, r.VCPUMilli, r.MemoryMiB,
 		r.DiskGiB, flag(r.Internet), env, metadata, r.IdleSeconds, r.OnIdle, r.OnExpiry, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist),
-		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error, r.RetentionSeconds, r.ImageRef, r.ImageID)
+		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error, r.RetentionSeconds, r.ImageRef, r.ImageID,
+		r.Depth, r.PauseReason, r.WakeError, r.TimerAt, flag(r.Unsettled), r.OpID, r.ForkedFrom, r.SnapshotID, r.SaveName, r.SaveToken, flag(r.FromDisk))
 	if err != nil {
 		return fmt.Errorf("insert sandbox: %w", err)
 	}
@@ -110,6 +123,14 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 		return errLostRace
 	}
 	return s.label(ctx, tx, r)
+}
+
+func insertInto(ctx context.Context, tx op.Tx, values ...any) (sql.Result, error) {
+	places := make([]string, len(values))
+	for i := range values {
+		places[i] = fmt.Sprintf("$%d", i+1)
+	}
+	return tx.ExecContext(ctx, `INSERT INTO sandboxes (`+columns+`) VALUES (`+strings.Join(places, ", ")+`) ON CONFLICT DO NOTHING`, values...)
 }
 
 func (s store) label(ctx context.Context, tx op.Tx, r *row) error {
@@ -152,8 +173,10 @@ func (s store) move(ctx context.Context, tx op.Tx, r *row, to string) error {
 		return fmt.Errorf("sandbox %s cannot go from %s to %s", r.ID, r.State, to)
 	}
 	res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET state = $1, generation = generation + 1, boot_generation = $2, state_at = $3, started_at = $4,
-		ended_at = $5, active_at = $6, stop_reason = $7, error = $8, guest_token = $9, expires_at = $10 WHERE id = $11 AND state = $12 AND generation = $13`,
-		to, r.BootGeneration, r.StateAt, r.StartedAt, r.EndedAt, r.ActiveAt, r.StopReason, r.Error, r.GuestToken, r.ExpiresAt, r.ID, r.State, r.Generation)
+		ended_at = $5, active_at = $6, stop_reason = $7, error = $8, guest_token = $9, expires_at = $10, depth = $11, pause_reason = $12, wake_error = $13,
+		timer_at = $14, unsettled = $15 WHERE id = $16 AND state = $17 AND generation = $18`,
+		to, r.BootGeneration, r.StateAt, r.StartedAt, r.EndedAt, r.ActiveAt, r.StopReason, r.Error, r.GuestToken, r.ExpiresAt, r.Depth, r.PauseReason, r.WakeError,
+		r.TimerAt, flag(r.Unsettled), r.ID, r.State, r.Generation)
 	if err != nil {
 		return fmt.Errorf("move sandbox: %w", err)
 	}
@@ -257,13 +280,16 @@ func (s store) living(ctx context.Context, q op.Tx) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE state <> 'deleted'`))
 }
 
-// due gives sandboxes that a rule of time concerns at now: expiry, idling, the end of a retention, failed or deleted for long enough.
-func (s store) due(ctx context.Context, q op.Tx, now, failedBefore, deletedBefore int64) ([]*row, error) {
+// due gives sandboxes that a rule of time concerns at now: expiry, idling, the end of a retention, a timer inside, frozen for longer than a moment, failed
+// or deleted for long enough.
+func (s store) due(ctx context.Context, q op.Tx, now, frozenBefore, failedBefore, deletedBefore int64) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE
-		(state = 'running' AND ((expires_at > 0 AND expires_at <= $1) OR (idle_seconds > 0 AND persist = 0 AND active_at + idle_seconds * 1000000 <= $1)))
+		(state = 'running' AND op_id = '' AND ((expires_at > 0 AND expires_at <= $1) OR (idle_seconds > 0 AND persist = 0 AND active_at + idle_seconds * 1000000 <= $1)))
 		OR (state IN ('stopped', 'paused') AND on_expiry = 'delete' AND expires_at > 0 AND expires_at <= $1)
 		OR (state IN ('stopped', 'paused') AND retention_seconds > 0 AND state_at + retention_seconds * 1000000 <= $1)
-		OR (state = 'failed' AND state_at <= $2) OR (state = 'deleted' AND state_at <= $3) LIMIT 200`, now, failedBefore, deletedBefore))
+		OR (state = 'paused' AND wake_on_timers = 1 AND pause_reason = 'idle' AND timer_at > 0 AND timer_at <= $1)
+		OR (state = 'paused' AND depth = 'frozen' AND state_at <= $2)
+		OR (state = 'failed' AND state_at <= $3) OR (state = 'deleted' AND state_at <= $4) LIMIT 200`, now, frozenBefore, failedBefore, deletedBefore))
 }
 
 // touch records that a sandbox was in use.

@@ -62,7 +62,7 @@ var reasons = map[string]string{
 
 // causes say in words what set a transition off.
 var causes = map[string]string{
-	causeUsed: "it was used", "retention": "its retention is over", "expired": "its time is over", "failed": "it had failed", "replaced": "another took its name",
+	causeUsed: "it was used", causeTimer: "a timer in it is due", "retention": "its retention is over", "expired": "its time is over", "failed": "it had failed", "replaced": "another took its name",
 }
 
 // line tells of one event.
@@ -71,18 +71,40 @@ func line(r *row, e Happening) (api.LogLine, bool) {
 	if _, known := transitions[to]; !ok || !known {
 		return api.LogLine{}, false
 	}
-	var data struct{ From, Reason, Error, Cause string }
+	var data struct{ From, Reason, Error, Cause, Depth string }
 	_ = json.Unmarshal(e.Data, &data) // ours; what is missing is not told
 	l := api.LogLine{At: e.At.UTC(), Level: api.LevelInfo, Source: "sandbox", State: to, Reason: data.Reason}
 	why := reasons[data.Reason]
 	switch to {
 	case api.StateCreating:
-		l.Message = "created from " + r.Template
+		l.Message = "created from " + origin(r)
 	case api.StateStarting:
 		l.Message = "started again"
 		why = causes[data.Cause]
 	case api.StateRunning:
 		l.Message = "running"
+		switch {
+		case data.From == api.StateWaking:
+			l.Message = "running again with its memory"
+		case data.From == api.StatePausing && data.Error != "":
+			l.Message, l.Level = "could not be paused and runs on", api.LevelError
+		case data.From == api.StatePausing:
+			l.Message = "runs on"
+			why = causes[data.Cause]
+		}
+	case api.StatePausing:
+		l.Message = "is being paused"
+	case api.StatePaused:
+		l.Message = "paused, its memory on disk"
+		if data.Depth == api.DepthFrozen {
+			l.Message = "paused, its memory still there"
+		}
+		if data.From == api.StateWaking {
+			l.Message, l.Level, why = "could not be woken and is paused as before", api.LevelError, ""
+		}
+	case api.StateWaking:
+		l.Message = "is being woken"
+		why = causes[data.Cause]
 	case api.StateStopping:
 		l.Message = "is being stopped"
 	case api.StateStopped:
@@ -102,6 +124,19 @@ func line(r *row, e Happening) (api.LogLine, bool) {
 		l.Message += " (" + data.Error + ")"
 	}
 	return l, true
+}
+
+// origin is what a sandbox was made of, in words.
+func origin(r *row) string {
+	switch {
+	case r.ForkedFrom != "":
+		return r.ForkedFrom + ", as a copy"
+	case r.SnapshotID != "":
+		return r.SnapshotID
+	case r.Template == "":
+		return r.ImageRef
+	}
+	return r.Template
 }
 
 // levelOf is how bad a reason to stop is.

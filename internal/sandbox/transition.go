@@ -21,8 +21,15 @@ func (s *Service) moveTx(ctx context.Context, tx op.Tx, r *row, to string) error
 	switch to {
 	case api.StateStopped, api.StateFailed:
 		r.EndedAt = r.StateAt
+		r.Depth, r.PauseReason, r.WakeError, r.TimerAt, r.Unsettled = "", "", "", 0, false
+	case api.StatePausing:
+		r.StopReason, r.Error, r.WakeError, r.TimerAt = "", "", "", 0
+	case api.StatePaused:
+		r.Unsettled = false
+	case api.StateRunning:
+		r.Depth, r.PauseReason, r.WakeError, r.TimerAt = "", "", "", 0
 	case api.StateStarting, api.StateWaking:
-		r.StopReason, r.Error = "", ""
+		r.StopReason, r.Error, r.WakeError = "", "", ""
 		if r.ExpiresAt != 0 && r.ExpiresAt <= r.StateAt {
 			// A new life: without it what is started would expire at once.
 			r.ExpiresAt = r.StateAt + r.TTLSeconds*int64(time.Second/time.Microsecond)
@@ -37,11 +44,20 @@ func (s *Service) moveTx(ctx context.Context, tx op.Tx, r *row, to string) error
 	}
 	s.DB.NotifyAfter(tx, topic(r.ID))
 	data := map[string]any{"from": from, "to": to, "generation": r.Generation}
-	if r.StopReason != "" {
+	switch {
+	case to == api.StatePausing, to == api.StatePaused:
+		data["reason"] = r.PauseReason
+	case r.StopReason != "":
 		data["reason"] = r.StopReason
 	}
-	if r.Error != "" && (to == api.StateStopped || to == api.StateFailed) {
+	if to == api.StatePaused {
+		data["depth"] = r.Depth
+	}
+	switch {
+	case r.Error != "" && (to == api.StateStopped || to == api.StateFailed || from == api.StatePausing):
 		data["error"] = r.Error
+	case from == api.StateWaking && r.WakeError != "":
+		data["error"] = readFailure(r.WakeError).Message
 	}
 	if r.cause != "" {
 		data["cause"] = r.cause

@@ -94,6 +94,18 @@ func (s *Service) advance(ctx context.Context, id string) (settled bool, err err
 	switch r.State {
 	case api.StateCreating, api.StateStarting:
 		return false, s.boot(ctx, r)
+	case api.StatePausing:
+		return false, s.rest(ctx, r)
+	case api.StateWaking:
+		return false, s.wakeUp(ctx, r)
+	case api.StateRunning:
+		if r.Unsettled {
+			return true, s.letGo(ctx, r)
+		}
+	case api.StatePaused:
+		if s.deepens(ctx, r) {
+			return true, s.deepen(ctx, r)
+		}
 	case api.StateStopping:
 		return false, s.halt(ctx, r)
 	case api.StateDeleting:
@@ -136,17 +148,26 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	if done, err := s.fetchImage(ctx, r); done || err != nil {
 		return err
 	}
+	free, done, err := s.fetchSave(ctx, r)
+	if done || err != nil {
+		return err
+	}
+	defer free()
 	deadline := db.Time(r.StateAt).Add(s.BootTimeout)
 	bctx, cancel := context.WithTimeout(ctx, max(deadline.Sub(s.Now()), time.Second))
 	defer cancel()
-	err := s.bring(bctx, r)
+	err = s.bring(bctx, r)
 	switch {
 	case err == nil:
 		s.booted(r, false)
 		r.BootGeneration = r.Generation
 		r.StartedAt = db.Micros(s.Now())
 		r.ActiveAt = r.StartedAt
-		return s.move(ctx, r, api.StateRunning)
+		if err := s.move(ctx, r, api.StateRunning); err != nil {
+			return err
+		}
+		s.endFork(ctx, r)
+		return nil
 	case ctx.Err() != nil:
 		return ctx.Err() // interrupted: the sandbox goes another way
 	case errs.Is(err, errs.HostUnavailable) && s.Now().Before(deadline):
@@ -159,10 +180,17 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	r.Error = errs.From(err).Message
 	s.dropGuest(r.ID)
 	if r.State == api.StateCreating {
+		if reason := reasonOf(err); ofMemory(reason) {
+			r.StopReason = reason
+		}
 		if derr := s.Driver.Delete(ctx, r.ID, r.Generation); derr != nil {
 			return fmt.Errorf("clear failed sandbox: %w", derr)
 		}
-		return s.move(ctx, r, api.StateFailed)
+		if err := s.move(ctx, r, api.StateFailed); err != nil {
+			return err
+		}
+		s.endFork(ctx, r)
+		return nil
 	}
 	if _, serr := s.Driver.Stop(ctx, r.ID, r.Generation, runtime.StopOptions{}); serr != nil && !errs.Is(serr, errs.NotFound) {
 		return fmt.Errorf("stop sandbox that did not boot: %w", serr)
@@ -177,30 +205,59 @@ func (s *Service) booted(r *row, failed bool) {
 		return
 	}
 	kind := "create"
-	if r.State == api.StateStarting {
+	switch {
+	case r.State == api.StateStarting:
 		kind = "start"
+	case r.State == api.StateWaking:
+		kind = "wake"
+	case r.ForkedFrom != "":
+		kind = "fork"
+	case r.SnapshotID != "":
+		kind = "snapshot"
 	}
 	s.Observer.Booted(kind, failed, s.Now().Sub(db.Time(r.StateAt)))
 }
 
 func (s *Service) bring(ctx context.Context, r *row) error {
-	begin := s.Driver.Create
-	if r.State == api.StateStarting {
-		begin = s.Driver.Start
+	var err error
+	switch {
+	case r.State == api.StateStarting:
+		_, err = s.Driver.Start(ctx, r.spec())
+	case r.SaveName != "":
+		_, err = s.Driver.Clone(ctx, r.spec(), r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
+	default:
+		_, err = s.Driver.Create(ctx, r.spec())
 	}
-	if _, err := begin(ctx, r.spec()); err != nil {
+	if err != nil {
 		return err
 	}
-	g := s.guest(r.ID, r.Generation, r.GuestToken)
-	if _, err := g.Hello(ctx); err != nil {
-		return err
-	}
-	c := guest.Configure{Hostname: hostname(r), UnixNanos: s.Now().UnixNano(), Entropy: entropy(), Env: orEmpty(r.Env), Pids: s.pids(r)}
+	return s.greet(ctx, r)
+}
+
+// greet waits for the guest of a sandbox that came up and gives it what is this sandbox's own. The guest of a copy may still have the token of the one that
+// it is a copy of.
+func (s *Service) greet(ctx context.Context, r *row) error {
+	c := guest.Configure{Token: r.GuestToken, Hostname: hostname(r), Entropy: entropy(), Env: orEmpty(r.Env), Pids: s.pids(r)}
 	if err := s.asImage(ctx, r, &c); err != nil {
 		return err
 	}
-	_, err := g.Configure(ctx, c)
-	return err
+	configure := func(g *guest.Client) error {
+		if _, err := g.Hello(ctx); err != nil {
+			return err
+		}
+		c.UnixNanos = s.Now().UnixNano()
+		_, err := g.Configure(ctx, c)
+		return err
+	}
+	if r.State == api.StateCreating && r.SaveToken != "" && !r.FromDisk {
+		old := s.connect(r.ID, r.SaveToken)
+		err := configure(old)
+		old.Close()
+		if reasonOf(err) != "guest_token" { // it has its own already, where an earlier try came so far
+			return err
+		}
+	}
+	return configure(s.guest(r.ID, r.Generation, r.GuestToken))
 }
 
 // pids is how many tasks a sandbox may have: as given, or by its memory, since a copy of a program takes about 4 MiB of it.

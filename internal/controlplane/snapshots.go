@@ -1,0 +1,89 @@
+package controlplane
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/nodeapi"
+	"github.com/berthrun/berth/internal/runtime"
+	"github.com/berthrun/berth/internal/sandbox"
+	"github.com/berthrun/berth/internal/snapshot"
+)
+
+// openSnapshots makes the service of snapshots, which the sandboxes' service makes sandboxes of.
+func (p *Plane) openSnapshots() {
+	p.snapshots = snapshot.New(snapshot.Config{
+		DB: p.db, Sandboxes: saved{p.sandboxes}, Node: p.node, Events: events{p.events}, Now: p.cfg.Now, Tick: p.cfg.Tick, Logger: p.cfg.Logger,
+	})
+	p.sandboxes.Snapshots = origins{p.snapshots}
+	p.images.Users = imageUsers{p.sandboxes, p.snapshots}
+}
+
+// saved lets the snapshots' service save sandboxes.
+type saved struct{ *sandbox.Service }
+
+// Hold implements snapshot.Sandboxes.
+func (s saved) Hold(ctx context.Context, tx op.Tx, id, snap string) (snapshot.Source, error) {
+	h, err := s.HoldForSnapshot(ctx, tx, id, snap)
+	return snapshot.Source(h), err
+}
+
+// origins lets the sandboxes' service make sandboxes of snapshots.
+type origins struct{ *snapshot.Service }
+
+// Source implements sandbox.Snapshots.
+func (o origins) Source(ctx context.Context, id string) (sandbox.Snapshot, error) {
+	src, err := o.Service.Source(ctx, id)
+	return sandbox.Snapshot(src), err
+}
+
+// imageUsers are all that lie above images.
+type imageUsers struct {
+	sandboxes *sandbox.Service
+	snapshots *snapshot.Service
+}
+
+// UsingImage implements image.Users.
+func (u imageUsers) UsingImage(ctx context.Context, tx op.Tx, imageID string) (int, error) {
+	n, err := u.sandboxes.UsingImage(ctx, tx, imageID)
+	if err != nil {
+		return 0, err
+	}
+	m, err := u.snapshots.UsingImage(ctx, tx, imageID)
+	return n + m, err
+}
+
+const (
+	// askMemory is how often the node is asked how much memory it has left.
+	askMemory = 5 * time.Second
+	// leastMemory is the part of a node's memory that has to be left for sandboxes to stay in it while they are paused.
+	leastMemory = 10
+)
+
+// short tells whether the node has little memory left. It asks no more often than is of use.
+func short(node *nodeapi.Client) func(ctx context.Context) bool {
+	var mu sync.Mutex
+	var asked time.Time
+	return func(ctx context.Context) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(asked) >= askMemory {
+			asked = time.Now()
+			if _, err := node.Info(ctx); err != nil {
+				return false
+			}
+		}
+		info := node.Known()
+		return info.AvailableMiB > 0 && info.AvailableMiB*leastMemory < info.MemoryMiB
+	}
+}
+
+var (
+	_ snapshot.Node      = runtime.Driver(nil)
+	_ image.Users        = imageUsers{}
+	_ snapshot.Sandboxes = saved{}
+	_ sandbox.Snapshots  = origins{}
+)

@@ -34,17 +34,24 @@ func eachLife(t *testing.T, change func(*controlplane.Config), test func(t *test
 
 func newLife(t *testing.T, url string, change func(*controlplane.Config)) *life {
 	t.Helper()
+	return newLifeOn(t, url, fake.Config{}, change)
+}
+
+// newLifeOn is newLife on a node that can do more.
+func newLifeOn(t *testing.T, url string, node fake.Config, change func(*controlplane.Config)) *life {
+	t.Helper()
 	l := &life{}
 	l.on(func(context.Context, string, string) error { return nil })
+	node.Now = l.now
+	node.Before = func(ctx context.Context, method, id string) error { return (*l.before.Load())(ctx, method, id) }
 	l.InProcess = Start(t, Options{
-		Database: url,
+		Database: url, Fake: node,
 		Change: func(c *controlplane.Config) {
 			c.Now = l.now
 			if change != nil {
 				change(c)
 			}
 		},
-		Fake: fake.Config{Now: l.now, Before: func(ctx context.Context, method, id string) error { return (*l.before.Load())(ctx, method, id) }},
 	})
 	l.db = dbtest.Open(t, url)
 	return l

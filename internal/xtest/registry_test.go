@@ -21,13 +21,14 @@ import (
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/db/dbtest"
 	"github.com/berthrun/berth/internal/image/registrytest"
+	"github.com/berthrun/berth/internal/runtime/fake"
 )
 
 // TestRegistry holds every operation of a running system to what is promised of all of them, see calltest.
 func TestRegistry(t *testing.T) {
 	dbtest.EachURL(t, func(t *testing.T, url string) {
 		images := registrytest.Start(t, registrytest.Open)
-		s := Start(t, Options{Database: url, Registry: images.Host})
+		s := Start(t, Options{Database: url, Registry: images.Host, Fake: fake.Config{Can: fake.Everything()}})
 		secret, err := s.Plane.Found(t.Context(), "another")
 		if err != nil {
 			t.Fatal(err)
@@ -37,7 +38,7 @@ func TestRegistry(t *testing.T) {
 		admin, foreign := identify(t, s, s.Key), identify(t, s, secret)
 		calltest.Suite(t, calltest.Setup{
 			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
-			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID},
+			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox)},
 		})
 		g.effects(t)
 	})
@@ -102,6 +103,25 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.SandboxWaitIn{SandboxIn: sb})
 	case api.StopSandbox.Name, api.DeleteSandbox.Name:
 		return encode(t, api.SandboxWaitIn{SandboxIn: own()})
+	case api.PauseSandbox.Name:
+		return encode(t, api.SandboxWaitIn{SandboxIn: own()})
+	case api.WakeSandbox.Name:
+		sb := own()
+		Must(t, c, api.PauseSandbox, api.SandboxWaitIn{SandboxIn: sb})
+		return encode(t, api.SandboxWaitIn{SandboxIn: sb})
+	case api.ForkSandbox.Name:
+		return encode(t, api.ForkSandboxIn{SandboxIn: own(), Count: 2, Names: []string{name + ".one", name + ".two"}})
+	case api.SnapshotSandbox.Name:
+		return encode(t, api.SnapshotSandboxIn{SandboxIn: own(), Mode: api.ModeDisk, Name: name, Metadata: map[string]string{"a": "b"}})
+	case api.ListSnapshots.Name:
+		return encode(t, api.ListSnapshotsIn{Scope: "all"})
+	case api.GetSnapshot.Name:
+		return encode(t, api.SnapshotIn{SnapshotID: g.snapshot(t, g.sandbox)})
+	case api.UpdateSnapshot.Name:
+		renamed := name + ".renamed"
+		return encode(t, api.UpdateSnapshotIn{SnapshotIn: api.SnapshotIn{SnapshotID: g.snapshot(t, g.sandbox)}, Name: &renamed, Metadata: map[string]string{"a": "b"}})
+	case api.DeleteSnapshot.Name:
+		return encode(t, api.DeleteSnapshotIn{SnapshotIn: api.SnapshotIn{SnapshotID: g.snapshot(t, g.sandbox)}})
 	case api.TerminalTicket.Name:
 		return encode(t, api.SandboxWriteIn{SandboxIn: inside})
 	case api.SSH.Name:
@@ -210,6 +230,12 @@ func (g *registry) image(t *testing.T, name string) *api.Image {
 	return img
 }
 
+// snapshot takes one of a sandbox.
+func (g *registry) snapshot(t *testing.T, sandbox string) string {
+	t.Helper()
+	return Must(t, g.s.Client, api.SnapshotSandbox, api.SnapshotSandboxIn{SandboxIn: in(sandbox)}).Snapshot.ID
+}
+
 func encode(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -226,8 +252,11 @@ func (g *registry) state(t *testing.T) string {
 	for _, query := range []string{
 		`SELECT id, name, state, generation, boot_generation, env, metadata, idle_seconds, on_idle, on_expiry, auto_wake, wake_on_timers, persist, expires_at, stop_reason
 			FROM sandboxes ORDER BY id`,
+		`SELECT id, depth, pause_reason, wake_error, op_id, forked_from, snapshot_id, save_name FROM sandboxes ORDER BY id`,
 		`SELECT sandbox_id, key, value FROM sandbox_labels ORDER BY sandbox_id, key`,
-		`SELECT id, state, info, kept FROM processes ORDER BY id`,
+		`SELECT id, name, state, mode, sandbox_id, metadata FROM snapshots ORDER BY id`,
+		`SELECT snapshot_id, key, value FROM snapshot_labels ORDER BY snapshot_id, key`,
+		`SELECT sandbox_id, id, state, info, kept FROM processes ORDER BY sandbox_id, id`,
 		`SELECT id, name, scopes, expires_at, revoked_at, hash FROM keys ORDER BY id`,
 		`SELECT id, name, digest, state, error, config FROM images ORDER BY id`,
 		`SELECT org_id, name, tag, image_id, local FROM image_tags ORDER BY org_id, name, tag`,
@@ -243,6 +272,9 @@ func (g *registry) state(t *testing.T) string {
 		dump(t, g.db, &b, query)
 	}
 	err := filepath.WalkDir(g.s.Dir, func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() && strings.HasPrefix(d.Name(), ".") {
+			return fs.SkipDir // the node's own: what it lets go of once a call has ended
+		}
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,8 @@ type InProcess struct {
 	Driver *fake.Driver
 	Dir    string // holds a folder for each sandbox
 
-	cfg controlplane.Config
+	cfg  controlplane.Config
+	kill func()
 }
 
 // Options say how a system in this process behaves.
@@ -96,7 +97,7 @@ func Start(t testing.TB, o Options) *InProcess {
 	if o.Change != nil {
 		o.Change(&s.cfg)
 	}
-	s.Plane, s.URL = serve(t, s.cfg)
+	s.Plane, s.URL, s.kill = serve(t, s.cfg)
 	secret, err := s.Plane.EnsureRoot(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -113,14 +114,24 @@ func (s *InProcess) DatabaseURL() string { return s.cfg.Database }
 func (s *InProcess) Peer(t testing.TB) *InProcess {
 	t.Helper()
 	p := &InProcess{Driver: s.Driver, Dir: s.Dir, cfg: s.cfg}
-	p.Plane, p.URL = serve(t, s.cfg)
+	p.Plane, p.URL, p.kill = serve(t, s.cfg)
 	p.Key = s.Key
 	p.Client = p.With(t, s.Key)
 	return p
 }
 
-// serve runs a control plane until the test ends.
-func serve(t testing.TB, cfg controlplane.Config) (plane *controlplane.Plane, url string) {
+// Kill ends the control plane where it stands: nothing is waited for that it has begun.
+func (s *InProcess) Kill() { s.kill() }
+
+// Serve runs another control plane in the place of one that was killed.
+func (s *InProcess) Serve(t testing.TB) {
+	t.Helper()
+	s.Plane, s.URL, s.kill = serve(t, s.cfg)
+	s.Client = s.With(t, s.Key)
+}
+
+// serve runs a control plane until the test ends, or it is killed.
+func serve(t testing.TB, cfg controlplane.Config) (plane *controlplane.Plane, url string, kill func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	plane, err := controlplane.Open(ctx, cfg)
@@ -131,14 +142,27 @@ func serve(t testing.TB, cfg controlplane.Config) (plane *controlplane.Plane, ur
 	ran := make(chan struct{})
 	go func() {
 		defer close(ran)
-		if err := plane.Run(ctx); err != nil {
+		if err := plane.Run(ctx); err != nil && ctx.Err() == nil {
 			t.Errorf("run: %v", err)
 		}
 	}()
 	srv := httptest.NewUnstartedServer(plane.Handler())
 	srv.Config.ConnState = httpapi.Fresh
 	srv.Start()
+	killed := false
+	kill = func() {
+		killed = true
+		plane.Path().EndStreams()
+		stop()
+		<-ran
+		_ = plane.Close(context.Background())
+		srv.CloseClientConnections()
+		srv.Close()
+	}
 	t.Cleanup(func() {
+		if killed {
+			return
+		}
 		plane.Path().EndStreams()
 		srv.Close()
 		dctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -150,7 +174,7 @@ func serve(t testing.TB, cfg controlplane.Config) (plane *controlplane.Plane, ur
 			t.Errorf("close: %v", err)
 		}
 	})
-	return plane, srv.URL
+	return plane, srv.URL, kill
 }
 
 // testWriter shows logs with the test that caused them.

@@ -175,7 +175,6 @@ export interface Resources {
 }
 
 export interface Sandbox {
-  /** Commands, files and previews wake or start it. */
   autoWake: boolean;
   createdAt: string;
   createdBy: CreatedBy;
@@ -183,19 +182,19 @@ export interface Sandbox {
   generation: number;
   /** sbx_ and 20 characters. */
   id: string;
-  /** How long it may be idle before onIdle happens; 0 is for ever. */
+  /** 0 is for ever. */
   idlePauseSeconds: number;
   /** Your labels. */
   metadata: Record<string, string>;
   network: {
-    /** It reaches the internet; never the host or other sandboxes. */
+    /** Whether it reaches the internet. */
     internet: boolean;
   };
   onExpiry: string;
   onIdle: string;
   /** It never idles. */
   persist: boolean;
-  /** False while its node is lost; it comes back with the node. */
+  /** False while its node is lost. */
   reachable: boolean;
   /** Commands and files work now without waiting. */
   ready: boolean;
@@ -208,24 +207,66 @@ export interface Sandbox {
   workspaceId: string;
   /** When a stopped or paused one is deleted. */
   deletesAt?: string | undefined;
+  /** Of a paused one: frozen in memory, or disk. */
+  depth?: string | undefined;
   /** When it last stopped or failed. */
   endedAt?: string | undefined;
   /** Why it failed. */
   error?: string | undefined;
   /** When onExpiry happens. */
   expiresAt?: string | undefined;
+  forkedFrom?: string | undefined;
   /** The image it was made from. */
   image?: Image2 | undefined;
   /** Unique in the workspace. */
   name?: string | undefined;
-  /** How long it is kept once stopped or paused; absent: for ever. */
+  /** requested, idle or expired. */
+  pauseReason?: string | undefined;
+  /** Of a stopped or paused one; absent: for ever. */
   retention?: string | undefined;
+  snapshotId?: string | undefined;
   /** Of the last boot. */
   startedAt?: string | undefined;
   /** Why it last stopped: requested, idle, expired, out_of_memory, guest_exited, killed, host_restarted or boot_failed. */
   stopReason?: string | undefined;
   /** The latest reading of a running one. */
   usage?: Usage | undefined;
+  /** Why it could not be woken. */
+  wakeError?: string | undefined;
+  /** When a timer in it is due. */
+  wakesAt?: string | undefined;
+}
+
+export interface Snapshot {
+  createdAt: string;
+  createdBy: CreatedBy;
+  diskMiB: number;
+  /** snap_ and 20 characters. */
+  id: string;
+  memoryMiB: number;
+  /** Your labels. */
+  metadata: Record<string, string>;
+  /** memory or disk. */
+  mode: string;
+  network: {
+    /** Whether it reaches the internet. */
+    internet: boolean;
+  };
+  resources: Resources;
+  /** It may be deleted. */
+  sandboxId: string;
+  /** creating, ready, failed, deleting. */
+  state: string;
+  /** Off its node too. */
+  stored: boolean;
+  template: string;
+  workspaceId: string;
+  /** Why it failed. */
+  error?: string | undefined;
+  image?: string | undefined;
+  /** Unique in the workspace. */
+  name?: string | undefined;
+  takenAt?: string | undefined;
 }
 
 export interface Usage {
@@ -347,7 +388,7 @@ export interface FilesEditInput {
   sandboxId: string;
   /** How often oldText must occur; all are replaced. Default: 1. */
   expect?: number | undefined;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** An etag: refuses if the file changed since. */
   ifMatch?: string | undefined;
@@ -358,11 +399,11 @@ export interface FilesEditInput {
 /** The output of files.edit. */
 export interface FilesEditOutput {
   file: FileInfo;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   replaced: number;
   sha256: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** The sandbox was started for this call: boot or memory. */
   woke?: string | undefined;
@@ -398,7 +439,7 @@ export interface FilesMkdirInput {
   /** Relative paths start at /workspace. */
   path: string;
   sandboxId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** Default: 0755. */
   mode?: string | undefined;
@@ -409,9 +450,9 @@ export interface FilesMkdirInput {
 /** The output of files.mkdir. */
 export interface FilesMkdirOutput {
   file: FileInfo;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** The sandbox was started for this call: boot or memory. */
   woke?: string | undefined;
@@ -423,7 +464,7 @@ export interface FilesMoveInput {
   sandboxId: string;
   /** The new path, not the directory to move into. */
   to: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   overwrite?: boolean | undefined;
   /** Default: user. */
@@ -433,9 +474,9 @@ export interface FilesMoveInput {
 /** The output of files.move. */
 export interface FilesMoveOutput {
   file: FileInfo;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** The sandbox was started for this call: boot or memory. */
   woke?: string | undefined;
@@ -485,7 +526,7 @@ export interface FilesRemoveInput {
   /** Relative paths start at /workspace. */
   path: string;
   sandboxId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** Needed for a directory that is not empty. */
   recursive?: boolean | undefined;
@@ -495,11 +536,11 @@ export interface FilesRemoveInput {
 
 /** The output of files.remove. */
 export interface FilesRemoveOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   /** False: there was nothing. */
   removed: boolean;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** The sandbox was started for this call: boot or memory. */
   woke?: string | undefined;
@@ -556,7 +597,7 @@ export interface FilesWriteInput {
   append?: boolean | undefined;
   /** Default: utf-8. */
   encoding?: "utf-8" | "base64" | undefined;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** An etag: refuses if the file changed since. */
   ifMatch?: string | undefined;
@@ -570,11 +611,11 @@ export interface FilesWriteInput {
 export interface FilesWriteOutput {
   created: boolean;
   file: FileInfo;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   /** Of the whole file, read back. */
   sha256: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** The sandbox was started for this call: boot or memory. */
   woke?: string | undefined;
@@ -583,7 +624,7 @@ export interface FilesWriteOutput {
 /** The input of images.delete. */
 export interface ImagesDeleteInput {
   imageId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -591,10 +632,10 @@ export interface ImagesDeleteInput {
 export interface ImagesDeleteOutput {
   /** False: it is still going away and needs no further call. */
   deleted: boolean;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   imageId: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -647,20 +688,20 @@ export interface ImagesListOutput {
 export interface ImagesPullInput {
   /** Such as debian:12 or ghcr.io/owner/name@sha256:… */
   image: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
-  /** How long to wait for it to finish. Default: 20. */
+  /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
 }
 
 /** The output of images.pull. */
 export interface ImagesPullOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   image: Image;
   /** done: the call was carried out. The image is there once its state is ready. */
   status: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -668,7 +709,7 @@ export interface ImagesPullOutput {
 export interface ImagesTagInput {
   imageId: string;
   tag: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** The image's own where absent. */
   name?: string | undefined;
@@ -676,19 +717,19 @@ export interface ImagesTagInput {
 
 /** The output of images.tag. */
 export interface ImagesTagOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   image: Image;
   /** done: the call was carried out. The image is there once its state is ready. */
   status: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
 /** The input of keys.create. */
 export interface KeysCreateInput {
   name: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** read, write, admin or action patterns such as compute:sandboxes:*. Never more than the caller has. Default: read and write. */
   scopes?: string[] | undefined;
@@ -698,10 +739,10 @@ export interface KeysCreateInput {
 
 /** The output of keys.create. */
 export interface KeysCreateOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   key: Key;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** The key itself: shown this once, absent from a replay. */
   secret?: string | undefined;
@@ -726,16 +767,16 @@ export interface KeysListOutput {
 /** The input of keys.revoke. */
 export interface KeysRevokeInput {
   keyId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
 }
 
 /** The output of keys.revoke. */
 export interface KeysRevokeOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   key: Key;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -794,16 +835,16 @@ export interface ProcessesInputInput {
   encoding?: "utf-8" | "base64" | undefined;
   /** Close standard input after data. */
   eof?: boolean | undefined;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
 }
 
 /** The output of processes.input. */
 export interface ProcessesInputOutput {
   bytesWritten: number;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -859,16 +900,16 @@ export interface ProcessesSignalInput {
   sandboxId: string;
   /** Sent to the process and all that it started. */
   signal: "TERM" | "KILL" | "INT" | "HUP" | "QUIT" | "USR1" | "USR2" | "STOP" | "CONT" | "WINCH";
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
 }
 
 /** The output of processes.signal. */
 export interface ProcessesSignalOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   process: Process;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -885,7 +926,7 @@ export interface ProcessesStartInput {
   cwd?: string | undefined;
   /** Added to the sandbox's own. */
   env?: Record<string, string> | undefined;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** Keep standard input open for write_process_input. */
   openStdin?: boolean | undefined;
@@ -901,10 +942,10 @@ export interface ProcessesStartInput {
 
 /** The output of processes.start. */
 export interface ProcessesStartOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   process: Process;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** The sandbox was started for this call: boot or memory. */
   woke?: string | undefined;
@@ -913,7 +954,7 @@ export interface ProcessesStartOutput {
 /** The input of registries.delete. */
 export interface RegistriesDeleteInput {
   host: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -922,9 +963,9 @@ export interface RegistriesDeleteOutput {
   /** False: there were none. */
   deleted: boolean;
   host: string;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -947,7 +988,7 @@ export interface RegistriesListOutput {
 export interface RegistriesSetInput {
   /** As in references, such as ghcr.io. */
   host: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** With username. It is never shown again. */
   password?: string | undefined;
@@ -958,12 +999,12 @@ export interface RegistriesSetInput {
 
 /** The output of registries.set. */
 export interface RegistriesSetOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   registry: Registry;
   /** done: the call was carried out. */
   status: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -973,9 +1014,11 @@ export interface SandboxesCreateInput {
   autoWake?: boolean | undefined;
   /** Variables of every command, process and terminal in it. */
   env?: Record<string, string> | undefined;
-  /** With name: gives the sandbox that has the name already, started if it was stopped; a failed one is replaced. */
+  /** With snapshotId: boots on its files alone. */
+  fromDisk?: boolean | undefined;
+  /** With name: gives the sandbox that has the name already, started if it was stopped or paused; a failed one is replaced. */
   getOrCreate?: boolean | undefined;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** How long it may be idle before onIdle happens: 60 to 86400, or 0 for ever. */
   idlePauseSeconds?: number | undefined;
@@ -1002,11 +1045,13 @@ export interface SandboxesCreateInput {
   } | undefined;
   /** Instead of resources: small is 0.5 vCPU and 1 GiB, large 1.5 vCPU and 3 GiB. */
   size?: "small" | "large" | undefined;
+  /** Instead of template: comes up as this snapshot was. */
+  snapshotId?: string | undefined;
   /** A template's name or id. Default: base. */
   template?: string | undefined;
   /** How long it lives before onExpiry happens. Default: 86400. */
   ttlSeconds?: number | undefined;
-  /** How long to wait for it to finish. Default: 20. */
+  /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
   /** Default: true. */
   wakeOnTimers?: boolean | undefined;
@@ -1016,27 +1061,29 @@ export interface SandboxesCreateInput {
 
 /** The output of sandboxes.create. */
 export interface SandboxesCreateOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is. */
+  /** It answers commands. Until then they say BUSY with retryAfterMs. */
   ready: boolean;
   sandbox: Sandbox;
-  /** done: the call was carried out. */
+  /** done: carried out. */
   status: string;
   /** Arguments that the one found does not follow. */
   differs?: string[] | undefined;
   /** getOrCreate found it. */
   existed?: boolean | undefined;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
+  /** boot or memory, where this call started it. */
+  woke?: string | undefined;
 }
 
 /** The input of sandboxes.delete. */
 export interface SandboxesDeleteInput {
   sandboxId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
-  /** How long to wait for it to finish. Default: 20. */
+  /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
 }
 
@@ -1044,10 +1091,10 @@ export interface SandboxesDeleteInput {
 export interface SandboxesDeleteOutput {
   /** False: it is still going away and needs no further call. */
   deleted: boolean;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   sandboxId: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -1062,7 +1109,7 @@ export interface SandboxesExecInput {
   cwd?: string | undefined;
   /** Added to the sandbox's own. */
   env?: Record<string, string> | undefined;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** Given whole, then closed. Without it standard input is closed. */
   stdin?: string | undefined;
@@ -1075,7 +1122,7 @@ export interface SandboxesExecInput {
 /** The output of sandboxes.exec. */
 export interface SandboxesExecOutput {
   durationMs: number;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   /** When it still runs or output is left out, read_process_output gives the rest. */
   processId: string;
@@ -1099,7 +1146,7 @@ export interface SandboxesExecOutput {
     stderr: number;
     stdout: number;
   } | undefined;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** The signal that ended it, such as KILL. */
   signal?: string | undefined;
@@ -1112,20 +1159,57 @@ export interface SandboxesExtendInput {
   /** How much longer, such as 30m, 8h or 3d. Each call extends again. */
   by: string;
   sandboxId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
 }
 
 /** The output of sandboxes.extend. */
 export interface SandboxesExtendOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is. */
+  /** It answers commands. Until then they say BUSY with retryAfterMs. */
   ready: boolean;
   sandbox: Sandbox;
-  /** done: the call was carried out. */
+  /** done: carried out. */
   status: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
+  replayed?: boolean | undefined;
+  /** boot or memory, where this call started it. */
+  woke?: string | undefined;
+}
+
+/** The input of sandboxes.fork. */
+export interface SandboxesForkInput {
+  sandboxId: string;
+  /** Default: 1. */
+  count?: number | undefined;
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** Of each; else the sandbox's with -1, -2, … */
+  names?: string[] | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of sandboxes.fork. */
+export interface SandboxesForkOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** How many did not fail. */
+  made: number;
+  /** All copies answer commands. */
+  ready: boolean;
+  /** done: carried out. */
+  status: string;
+  items?: ({
+    ready: boolean;
+    sandboxId: string;
+    state: string;
+    /** Why it failed. */
+    error?: string | undefined;
+    name?: string | undefined;
+  })[] | undefined;
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -1263,25 +1347,78 @@ export interface SandboxesMetricsOutput {
   } | undefined;
 }
 
+/** The input of sandboxes.pause. */
+export interface SandboxesPauseInput {
+  sandboxId: string;
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of sandboxes.pause. */
+export interface SandboxesPauseOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  ready: boolean;
+  sandbox: Sandbox;
+  /** done: carried out. */
+  status: string;
+  /** The result of an earlier call. */
+  replayed?: boolean | undefined;
+  /** boot or memory, where this call started it. */
+  woke?: string | undefined;
+}
+
 /** The input of sandboxes.setTimeout. */
 export interface SandboxesSetTimeoutInput {
   sandboxId: string;
   /** How long it has left from now. */
   ttlSeconds: number;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
 }
 
 /** The output of sandboxes.setTimeout. */
 export interface SandboxesSetTimeoutOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is. */
+  /** It answers commands. Until then they say BUSY with retryAfterMs. */
   ready: boolean;
   sandbox: Sandbox;
-  /** done: the call was carried out. */
+  /** done: carried out. */
   status: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
+  replayed?: boolean | undefined;
+  /** boot or memory, where this call started it. */
+  woke?: string | undefined;
+}
+
+/** The input of sandboxes.snapshot. */
+export interface SandboxesSnapshotInput {
+  sandboxId: string;
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** Your labels. */
+  metadata?: Record<string, string> | undefined;
+  /** memory keeps processes too, disk only files. memory by default, but of a stopped one. */
+  mode?: "memory" | "disk" | undefined;
+  name?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of sandboxes.snapshot. */
+export interface SandboxesSnapshotOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** Sandboxes can be made of it. */
+  ready: boolean;
+  snapshot: Snapshot;
+  /** done: carried out. */
+  status: string;
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -1290,7 +1427,7 @@ export interface SandboxesSshInput {
   /** As OpenSSH writes it: ssh-ed25519 AAAA… */
   publicKey: string;
   sandboxId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** Whom to log in as, for example root. Default: user. */
   user?: string | undefined;
@@ -1303,12 +1440,12 @@ export interface SandboxesSshOutput {
   expiresAt: string;
   /** The name that the sandbox's host certificate is for; the other is its own name, both with .berth. */
   host: string;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
   /** A line for known_hosts: who signs for sandboxes. */
   knownHosts: string;
   user: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -1320,45 +1457,49 @@ export interface SandboxesSshConnectInput {
 /** The input of sandboxes.start. */
 export interface SandboxesStartInput {
   sandboxId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
-  /** How long to wait for it to finish. Default: 20. */
+  /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
 }
 
 /** The output of sandboxes.start. */
 export interface SandboxesStartOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is. */
+  /** It answers commands. Until then they say BUSY with retryAfterMs. */
   ready: boolean;
   sandbox: Sandbox;
-  /** done: the call was carried out. */
+  /** done: carried out. */
   status: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
+  /** boot or memory, where this call started it. */
+  woke?: string | undefined;
 }
 
 /** The input of sandboxes.stop. */
 export interface SandboxesStopInput {
   sandboxId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
-  /** How long to wait for it to finish. Default: 20. */
+  /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
 }
 
 /** The output of sandboxes.stop. */
 export interface SandboxesStopOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is. */
+  /** It answers commands. Until then they say BUSY with retryAfterMs. */
   ready: boolean;
   sandbox: Sandbox;
-  /** done: the call was carried out. */
+  /** done: carried out. */
   status: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
+  /** boot or memory, where this call started it. */
+  woke?: string | undefined;
 }
 
 /** The input of sandboxes.terminal. */
@@ -1375,16 +1516,16 @@ export interface SandboxesTerminalInput {
 /** The input of sandboxes.terminalTicket. */
 export interface SandboxesTerminalTicketInput {
   sandboxId: string;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
 }
 
 /** The output of sandboxes.terminalTicket. */
 export interface SandboxesTerminalTicketOutput {
   expiresAt: string;
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
   /** Good for one connection; not shown again. */
   ticket?: string | undefined;
@@ -1396,7 +1537,7 @@ export interface SandboxesUpdateInput {
   autoWake?: boolean | undefined;
   /** Replaces all variables, for what is started from now on. */
   env?: Record<string, string> | undefined;
-  /** A unique key of your choice. Repeat the call with the same key and input to get the first result instead of a second effect. Made for you when absent. */
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
   /** 60 to 86400, or 0 for ever. */
   idlePauseSeconds?: number | undefined;
@@ -1413,14 +1554,117 @@ export interface SandboxesUpdateInput {
 
 /** The output of sandboxes.update. */
 export interface SandboxesUpdateOutput {
-  /** The key to repeat this call with. */
+  /** To repeat this call with. */
   idempotencyKey: string;
-  /** The sandbox answers commands. When false it is still on its way: commands say BUSY with retryAfterMs until it is. */
+  /** It answers commands. Until then they say BUSY with retryAfterMs. */
   ready: boolean;
   sandbox: Sandbox;
-  /** done: the call was carried out. */
+  /** done: carried out. */
   status: string;
-  /** This is the result of an earlier call with the same key. */
+  /** The result of an earlier call. */
+  replayed?: boolean | undefined;
+  /** boot or memory, where this call started it. */
+  woke?: string | undefined;
+}
+
+/** The input of sandboxes.wake. */
+export interface SandboxesWakeInput {
+  sandboxId: string;
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of sandboxes.wake. */
+export interface SandboxesWakeOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  ready: boolean;
+  sandbox: Sandbox;
+  /** done: carried out. */
+  status: string;
+  /** The result of an earlier call. */
+  replayed?: boolean | undefined;
+  /** boot or memory, where this call started it. */
+  woke?: string | undefined;
+}
+
+/** The input of snapshots.delete. */
+export interface SnapshotsDeleteInput {
+  snapshotId: string;
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of snapshots.delete. */
+export interface SnapshotsDeleteOutput {
+  /** False: it is still going away and needs no further call. */
+  deleted: boolean;
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  snapshotId: string;
+  /** The result of an earlier call. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of snapshots.get. */
+export interface SnapshotsGetInput {
+  snapshotId: string;
+}
+
+/** The output of snapshots.get. */
+export interface SnapshotsGetOutput {
+  snapshot: Snapshot;
+}
+
+/** The input of snapshots.list. */
+export interface SnapshotsListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+  /** Labels that it must have, all of them. */
+  metadata?: Record<string, string> | undefined;
+  mode?: "memory" | "disk" | undefined;
+  name?: string | undefined;
+  /** Only those made of it. */
+  sandboxId?: string | undefined;
+  /** mine: made by this credential's principal. all: everything you may see. Default: mine. */
+  scope?: "mine" | "all" | undefined;
+}
+
+/** The output of snapshots.list. */
+export interface SnapshotsListOutput {
+  items: Snapshot[];
+  /** Pass it as cursor for the next page; null on the last one. */
+  nextCursor: string | null;
+}
+
+/** The input of snapshots.update. */
+export interface SnapshotsUpdateInput {
+  snapshotId: string;
+  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  idempotencyKey?: string | undefined;
+  /** Replaces all labels. */
+  metadata?: Record<string, string> | undefined;
+  /** Empty takes the name away. */
+  name?: string | undefined;
+}
+
+/** The output of snapshots.update. */
+export interface SnapshotsUpdateOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** Sandboxes can be made of it. */
+  ready: boolean;
+  snapshot: Snapshot;
+  /** done: carried out. */
+  status: string;
+  /** The result of an earlier call. */
   replayed?: boolean | undefined;
 }
 
@@ -1511,47 +1755,47 @@ export class Files {
     return this.#transport.download({ method: "GET", path: "/v1/sandboxes/{sandboxId}/files/content", write: false, keyed: false }, input, options);
   }
 
-  /** Edit a file: Replaces exact text in a file. Text that occurs more or less often than expect changes nothing. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Edit a file: Replaces exact text in a file. Text that occurs more or less often than expect changes nothing. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   edit(input: FilesEditInput, options?: CallOptions): Promise<FilesEditOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/files/edit", write: true, keyed: true }, input, options);
   }
 
-  /** List files: Lists a directory, deeper with depth, by glob. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** List files: Lists a directory, deeper with depth, by glob. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   list(input: FilesListInput, options?: CallOptions): ListCall<FilesListOutput, FileInfo> {
     return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/sandboxes/{sandboxId}/files/list", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
   }
 
-  /** Make a directory: Makes a directory and its parents. One that is there already is fine. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Make a directory: Makes a directory and its parents. One that is there already is fine. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   mkdir(input: FilesMkdirInput, options?: CallOptions): Promise<FilesMkdirOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/files/mkdir", write: true, keyed: true }, input, options);
   }
 
-  /** Move a file: Renames a file or directory. What is at the new path is kept, and the call refused, unless overwrite. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Move a file: Renames a file or directory. What is at the new path is kept, and the call refused, unless overwrite. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   move(input: FilesMoveInput, options?: CallOptions): Promise<FilesMoveOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/files/move", write: true, keyed: true }, input, options);
   }
 
-  /** Read a file: Reads a file, or a part of it by bytes or lines. Pass cursor for the next part. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Read a file: Reads a file, or a part of it by bytes or lines. Pass cursor for the next part. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   read(input: FilesReadInput, options?: CallOptions): Promise<FilesReadOutput> {
     return this.#transport.call({ method: "GET", path: "/v1/sandboxes/{sandboxId}/files/read", write: false, keyed: false }, input, options);
   }
 
-  /** Remove a file: Removes a file, or a directory and all in it with recursive. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Remove a file: Removes a file, or a directory and all in it with recursive. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   remove(input: FilesRemoveInput, options?: CallOptions): Promise<FilesRemoveOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/files/remove", write: true, keyed: true }, input, options);
   }
 
-  /** Read a file's facts: Gives a file's type, size, mode, owner and etag. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Read a file's facts: Gives a file's type, size, mode, owner and etag. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   stat(input: FilesStatInput, options?: CallOptions): Promise<FilesStatOutput> {
     return this.#transport.call({ method: "GET", path: "/v1/sandboxes/{sandboxId}/files/stat", write: false, keyed: false }, input, options);
   }
 
-  /** Upload a file: Makes a file of the request's body, of any size. It appears under its name once it is whole and on the disk; a broken upload leaves nothing. Missing directories are made. Sent again it does the same again. With Content-Type: application/x-tar the body is a tar stream that is unpacked into the folder at path. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Upload a file: Makes a file of the request's body, of any size. It appears under its name once it is whole and on the disk; a broken upload leaves nothing. Missing directories are made. Sent again it does the same again. With Content-Type: application/x-tar the body is a tar stream that is unpacked into the folder at path. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   upload(input: FilesUploadInput, body: UploadBody, options?: StreamOptions): Promise<FilesUploadOutput> {
     return this.#transport.upload({ method: "PUT", path: "/v1/sandboxes/{sandboxId}/files/content", write: true, keyed: false }, input, body, options);
   }
 
-  /** Write a file: Writes a file whole, or appends to it, up to 2 MiB a call. Missing directories are made. The answer holds the size and SHA-256 of what is on the disk. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Write a file: Writes a file whole, or appends to it, up to 2 MiB a call. Missing directories are made. The answer holds the size and SHA-256 of what is on the disk. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   write(input: FilesWriteInput, options?: CallOptions): Promise<FilesWriteOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/files/write", write: true, keyed: true }, input, options);
   }
@@ -1660,7 +1904,7 @@ export class Processes {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/processes/{processId}/signal", write: true, keyed: true }, input, options);
   }
 
-  /** Start a process: Starts a command in the background, such as a server, and gives its processId at once. It goes on until it ends, is signalled, or the sandbox stops. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Start a process: Starts a command in the background, such as a server, and gives its processId at once. It goes on until it ends, is signalled, or the sandbox stops. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   start(input: ProcessesStartInput, options?: CallOptions): Promise<ProcessesStartOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/processes", write: true, keyed: true }, input, options);
   }
@@ -1706,7 +1950,7 @@ export class Sandboxes {
     return this.#transport.call({ method: "DELETE", path: "/v1/sandboxes/{sandboxId}", write: true, keyed: true }, input, options);
   }
 
-  /** Run a command: Runs a command in the sandbox and gives its exit code and output. Check exitCode and timedOut: a result alone does not mean success. Each stream keeps its beginning and end; a command that is still running when the call must answer goes on, and processId names it. Use start_process for servers. A stopped sandbox is started first, which may be billed; the result then says so in woke. */
+  /** Run a command: Runs a command in the sandbox and gives its exit code and output. Check exitCode and timedOut: a result alone does not mean success. Each stream keeps its beginning and end; a command that is still running when the call must answer goes on, and processId names it. Use start_process for servers. It starts a stopped or paused sandbox, which may be billed; woke then says so. */
   exec(input: SandboxesExecInput, options?: CallOptions): Promise<SandboxesExecOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/exec", write: true, keyed: true }, input, options);
   }
@@ -1714,6 +1958,11 @@ export class Sandboxes {
   /** Extend a sandbox: Adds time to the sandbox's life. Each call extends again: give an idempotencyKey when you may repeat it. */
   extend(input: SandboxesExtendInput, options?: CallOptions): Promise<SandboxesExtendOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/extend", write: true, keyed: true }, input, options);
+  }
+
+  /** Fork a sandbox: Makes copies of a running or paused sandbox as it is now, with memory and processes, each with its own disk, address and name. The original stays as it is. */
+  fork(input: SandboxesForkInput, options?: CallOptions): Promise<SandboxesForkOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/fork", write: true, keyed: true }, input, options);
   }
 
   /** Read a sandbox: Gives one sandbox with its state, lifetime, limits and latest reading. Never starts it. */
@@ -1751,9 +2000,19 @@ export class Sandboxes {
     return this.#transport.call({ method: "GET", path: "/v1/sandboxes/{sandboxId}/metrics", write: false, keyed: false }, input, options);
   }
 
+  /** Pause a sandbox: Puts the sandbox to sleep with its files, memory and processes. Use it, or resume_sandbox, to go on. */
+  pause(input: SandboxesPauseInput, options?: CallOptions): Promise<SandboxesPauseOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/pause", write: true, keyed: true }, input, options);
+  }
+
   /** Set the time left: Sets how long the sandbox has left from now, longer or shorter than before. */
   setTimeout(input: SandboxesSetTimeoutInput, options?: CallOptions): Promise<SandboxesSetTimeoutOutput> {
     return this.#transport.call({ method: "PUT", path: "/v1/sandboxes/{sandboxId}/timeout", write: true, keyed: true }, input, options);
+  }
+
+  /** Take a snapshot: Keeps a sandbox as it is now under an id of its own, which outlives the sandbox. create_sandbox with snapshotId makes sandboxes of it. */
+  snapshot(input: SandboxesSnapshotInput, options?: CallOptions): Promise<SandboxesSnapshotOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/snapshots", write: true, keyed: true }, input, options);
   }
 
   /** Get an SSH certificate: Signs an SSH key for this sandbox. The certificate is good for logging in during five minutes; what was begun with it goes on. */
@@ -1761,7 +2020,7 @@ export class Sandboxes {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/ssh", write: true, keyed: true }, input, options);
   }
 
-  /** Start a sandbox: Boots a stopped sandbox on the disk that it kept. Running it may be billed. */
+  /** Start a sandbox: Boots a stopped sandbox on the disk that it kept, or wakes a paused one. Running it may be billed. */
   start(input: SandboxesStartInput, options?: CallOptions): Promise<SandboxesStartOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/start", write: true, keyed: true }, input, options);
   }
@@ -1779,6 +2038,39 @@ export class Sandboxes {
   /** Change a sandbox: Changes a sandbox's name, labels, environment, idling, waking and retention. What is left out stays as it is. */
   update(input: SandboxesUpdateInput, options?: CallOptions): Promise<SandboxesUpdateOutput> {
     return this.#transport.call({ method: "PATCH", path: "/v1/sandboxes/{sandboxId}", write: true, keyed: true }, input, options);
+  }
+
+  /** Resume a sandbox: Wakes a paused sandbox with its memory and processes, which may be billed. It never boots afresh instead: without the memory it refuses. */
+  wake(input: SandboxesWakeInput, options?: CallOptions): Promise<SandboxesWakeOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/wake", write: true, keyed: true }, input, options);
+  }
+}
+
+export class Snapshots {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Delete a snapshot: Deletes a snapshot for good. Sandboxes made of it go on. Deleting it again succeeds. */
+  delete(input: SnapshotsDeleteInput, options?: CallOptions): Promise<SnapshotsDeleteOutput> {
+    return this.#transport.call({ method: "DELETE", path: "/v1/snapshots/{snapshotId}", write: true, keyed: true }, input, options);
+  }
+
+  /** Read a snapshot: Gives one snapshot with its state, mode, size and labels. */
+  get(input: SnapshotsGetInput, options?: CallOptions): Promise<SnapshotsGetOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/snapshots/{snapshotId}", write: false, keyed: false }, input, options);
+  }
+
+  /** List snapshots: Lists snapshots, newest first, those of deleted sandboxes too. */
+  list(input: SnapshotsListInput = {}, options?: CallOptions): ListCall<SnapshotsListOutput, Snapshot> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/snapshots", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+
+  /** Change a snapshot: Changes a snapshot's name and labels. What is left out stays as it is. */
+  update(input: SnapshotsUpdateInput, options?: CallOptions): Promise<SnapshotsUpdateOutput> {
+    return this.#transport.call({ method: "PATCH", path: "/v1/snapshots/{snapshotId}", write: true, keyed: true }, input, options);
   }
 }
 
@@ -1812,6 +2104,7 @@ export class Operations {
   readonly processes: Processes;
   readonly registries: Registries;
   readonly sandboxes: Sandboxes;
+  readonly snapshots: Snapshots;
   readonly workspaces: Workspaces;
 
   constructor(transport: Transport) {
@@ -1824,6 +2117,7 @@ export class Operations {
     this.processes = new Processes(transport);
     this.registries = new Registries(transport);
     this.sandboxes = new Sandboxes(transport);
+    this.snapshots = new Snapshots(transport);
     this.workspaces = new Workspaces(transport);
   }
 }

@@ -109,7 +109,11 @@ func (s *Service) fetchSave(ctx context.Context, r *row) (free func(), done bool
 	}
 	select {
 	case s.cloning <- struct{}{}:
-		return func() { <-s.cloning }, false, s.store.beginBoot(ctx, s.DB, r, s.Now())
+		if err := s.store.beginBoot(ctx, s.DB, r, s.Now()); err != nil {
+			<-s.cloning
+			return free, false, err
+		}
+		return func() { <-s.cloning }, false, nil
 	case <-ctx.Done():
 		return free, false, ctx.Err()
 	}

@@ -209,9 +209,11 @@ func TestInterruptedSaveGoesOn(t *testing.T) {
 		if _, err := r.Collect(ctx); err != nil {
 			t.Fatal(err)
 		}
+		// Packs that were on their way when it was given up may have arrived or not.
+		packs := r.count(t, "chunk_packs WHERE state = 'ready'")
 		got, err := r.put(ctx, "org_a", "n", "", dir)
-		if err != nil || got.Stats.Stored > 18<<20 {
-			t.Errorf("the second attempt stored %d bytes, %v; want what three packs lack", got.Stats.Stored, err)
+		if err != nil || packs == 0 || got.Stats.Stored > 41<<20-int64(packs)<<23 {
+			t.Errorf("the second attempt stored %d bytes, %v; want what the %d packs of the first lack", got.Stats.Stored, err, packs)
 		}
 		if n := r.count(t, "chunk_leases"); n != 0 {
 			t.Errorf("%d leases are left", n)

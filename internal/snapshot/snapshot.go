@@ -49,9 +49,9 @@ type Node interface {
 
 // Stored is a snapshot as a Storage keeps it. Its save has its id as its name.
 type Stored struct {
-	ID, OrgID string
-	Image     string // that the disk lies above
-	Memory    bool
+	ID, OrgID, SandboxID string
+	Image                string // that the disk lies above
+	Memory               bool
 }
 
 // Storage keeps snapshots off their node, so that they outlive it and others can use them. Every method may be repeated.
@@ -141,7 +141,7 @@ func (r *row) resource() op.Resource {
 }
 
 func (r *row) stored() Stored {
-	return Stored{ID: r.ID, OrgID: r.OrgID, Image: r.Image, Memory: r.Mode == api.ModeMemory}
+	return Stored{ID: r.ID, OrgID: r.OrgID, SandboxID: r.SandboxID, Image: r.Image, Memory: r.Mode == api.ModeMemory}
 }
 
 // show is a row as callers see it.

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -143,8 +144,11 @@ func (s *Service) saveOnce(ctx context.Context, source, name string) error {
 			return ctx.Err()
 		}
 	}
-	// One of many asks for all of them: when it goes away they still want it.
-	sv.err = s.saveFork(context.WithoutCancel(ctx), source, name)
+	// One of many asks for all of them: when it goes away they still want it, for as long as the server runs.
+	s.mu.Lock()
+	run := s.ctx
+	s.mu.Unlock()
+	sv.err = s.saveFork(run, source, name)
 	s.mu.Lock()
 	delete(s.saving, name)
 	s.mu.Unlock()
@@ -163,8 +167,8 @@ func (s *Service) saveFork(ctx context.Context, source, name string) error {
 		return nil // it was made before
 	}
 	_, err = s.save(ctx, source, name, runtime.SaveOptions{Memory: true, Brief: true})
-	if errs.Is(err, errs.HostUnavailable) {
-		return err
+	if errs.Is(err, errs.HostUnavailable) || errors.Is(err, context.Canceled) {
+		return err // the node comes back, or the next server does it
 	}
 	if err != nil {
 		// What waits for it fails as this did, before the sandbox is free for another.

@@ -341,19 +341,27 @@ func TestPauseFails(t *testing.T) {
 		l.pause(t, id)
 		l.echoes(t, id, p, "woken")
 
-		t.Run("one that dies while it is paused", func(t *testing.T) {
+		t.Run("a fork meanwhile", func(t *testing.T) {
 			defer l.well()
 			arrive, release := l.held("suspend")
 			Must(t, c, api.PauseSandbox, waiting(id, 0))
 			arrive(t)
 			if e := refusal(t, c, api.ForkSandbox, api.ForkSandboxIn{SandboxIn: in(id)}); e.Code != "BUSY" {
-				t.Errorf("fork meanwhile: %+v", e)
+				t.Errorf("%+v", e)
 			}
 			release()
 			l.becomes(t, id, api.StatePaused)
-			l.Driver.Kill(id, runtime.ReasonKilled)
-			if e := refusal(t, c, api.WakeSandbox, waiting(id, 30)); e.Code != "UNAVAILABLE" || e.Reason != "memory_missing" {
+		})
+		t.Run("one that dies while it is frozen", func(t *testing.T) {
+			other := Sandbox(t, c, idling(60))
+			l.pass(61 * time.Second)
+			l.deep(t, other, api.DepthFrozen)
+			l.Driver.Kill(other, runtime.ReasonKilled)
+			if e := refusal(t, c, api.WakeSandbox, waiting(other, 30)); e.Code != "UNAVAILABLE" || e.Reason != "memory_missing" {
 				t.Errorf("%+v", e)
+			}
+			if sb := l.get(t, other); sb.State != api.StatePaused || sb.WakeError == "" {
+				t.Errorf("%+v", sb)
 			}
 		})
 	})

@@ -140,6 +140,10 @@ func (s *Service) tuckIn(ctx context.Context, r *row) {
 			s.Logger.Warn("timers of a pausing sandbox not known", "sandbox", r.ID, "error", err)
 		} else if !at.IsZero() {
 			r.TimerAt = db.Micros(at)
+			// Now, so that a server that ends before the node has answered does not forget it.
+			if _, err := s.DB.ExecContext(ctx, `UPDATE sandboxes SET timer_at = $1 WHERE id = $2 AND generation = $3`, r.TimerAt, r.ID, r.Generation); err != nil {
+				s.Logger.Warn("timer of a pausing sandbox not recorded", "sandbox", r.ID, "error", err)
+			}
 		}
 	}
 	if err := g.Sync(ctx); err != nil {

@@ -15,7 +15,7 @@ func All() []op.Info {
 		ReadFile.Info(), WriteFile.Info(), EditFile.Info(), ListFiles.Info(), StatFile.Info(), MakeDirectory.Info(), MoveFile.Info(), RemoveFile.Info(),
 		ListImages.Info(), GetImage.Info(), PullImage.Info(), TagImage.Info(), DeleteImage.Info(), SetRegistry.Info(), ListRegistries.Info(), DeleteRegistry.Info(),
 		SearchDocs.Info(), ReadDoc.Info(), ListDocs.Info(),
-		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
+		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), ListPools.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
 	}
 }
 

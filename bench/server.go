@@ -34,7 +34,7 @@ func (b *bench) serve(ctx context.Context, more ...string) (*server, error) {
 	file := filepath.Join(dir, "ready.json")
 	cmd := exec.Command(b.berth, "dev", "--port", "0", "--ready-file", file, "--images", b.base, //nolint:gosec // the program under test
 		"--calls-per-minute", "-1", "--limit", "sandboxes.running=-1", "--limit", "memory.running=-1",
-		"--debug-listen", "unix:"+filepath.Join(dir, "debug.sock"))
+		"--debug-listen", "unix:"+filepath.Join(dir, "debug.sock"), "--ready-memory-mib", "0")
 	cmd.Args = append(cmd.Args, more...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}

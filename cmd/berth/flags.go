@@ -56,6 +56,7 @@ func (s *settings) plane(log *slog.Logger) (controlplane.Config, error) {
 		KeepAudit: time.Duration(s.Keep.AuditSeconds) * time.Second,
 	}
 	c.Defaults.IdleSeconds, c.Defaults.TTLSeconds = s.Sandboxes.IdleSeconds, s.Sandboxes.TTLSeconds
+	c.ReadyMemoryMiB = int64(s.Sandboxes.ReadyMemoryMiB)
 	c.FrozenFor = time.Duration(s.Sandboxes.FrozenSeconds) * time.Second
 	if c.FrozenFor == 0 {
 		c.FrozenFor = -1

@@ -23,7 +23,6 @@ const (
 // names are those that are one word for one thing.
 var names = []Old{
 	// Compute for GPUs and sandboxes.
-	{Name: "list_pools", Note: noGPU},
 	{Name: "capacity_summary", Note: noGPU},
 	{Name: "preview_reservation", Note: noGPU},
 	{Name: "reserve_gpus", Note: noGPU},

@@ -68,12 +68,13 @@ type Calls struct {
 
 // Sandboxes is what a create leaves out.
 type Sandboxes struct {
-	IdleSeconds   int     `json:"idleSeconds" default:"0" min:"0" max:"86400" unit:"seconds" flag:"idle-seconds" doc:"How long a sandbox may be idle before it is paused, or stopped where the node cannot pause. At least 60; 0 is 300, and 1800 where the node cannot pause."`
-	FrozenSeconds int     `json:"frozenSeconds" default:"30" min:"0" max:"86400" unit:"seconds" doc:"How long a sandbox that paused for being idle stays in memory before that is written to disk. Earlier where memory is short; at once where 0."`
-	TTLSeconds    int     `json:"ttlSeconds" default:"86400" min:"60" max:"2592000" unit:"seconds" doc:"How long a sandbox lives."`
-	VCPU          float64 `json:"vcpu" default:"1" min:"0.1" max:"64" unit:"cores" doc:"CPU time a second."`
-	MemoryMiB     int     `json:"memoryMiB" default:"2048" min:"128" max:"1048576" unit:"MiB" doc:"Memory."`
-	DiskGiB       int     `json:"diskGiB" default:"10" min:"1" max:"16384" unit:"GiB" doc:"Disk, where the disk store can limit it."`
+	IdleSeconds    int     `json:"idleSeconds" default:"0" min:"0" max:"86400" unit:"seconds" flag:"idle-seconds" doc:"How long a sandbox may be idle before it is paused, or stopped where the node cannot pause. At least 60; 0 is 300, and 1800 where the node cannot pause."`
+	FrozenSeconds  int     `json:"frozenSeconds" default:"30" min:"0" max:"86400" unit:"seconds" doc:"How long a sandbox that paused for being idle stays in memory before that is written to disk. Earlier where memory is short; at once where 0."`
+	TTLSeconds     int     `json:"ttlSeconds" default:"86400" min:"60" max:"2592000" unit:"seconds" doc:"How long a sandbox lives."`
+	VCPU           float64 `json:"vcpu" default:"1" min:"0.1" max:"64" unit:"cores" doc:"CPU time a second."`
+	MemoryMiB      int     `json:"memoryMiB" default:"2048" min:"128" max:"1048576" unit:"MiB" doc:"Memory."`
+	DiskGiB        int     `json:"diskGiB" default:"10" min:"1" max:"16384" unit:"GiB" doc:"Disk, where the disk store can limit it."`
+	ReadyMemoryMiB int     `json:"readyMemoryMiB" default:"256" min:"0" max:"1048576" unit:"MiB" flag:"ready-memory-mib" doc:"Memory for sandboxes that are booted before anybody asks, so that a create need not wait; how many follows from how many were asked for lately. None where 0."`
 }
 
 // Keep is how long records are there. What is older is removed soon after.

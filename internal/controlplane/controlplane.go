@@ -33,6 +33,7 @@ import (
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/process"
 	"github.com/berthrun/berth/internal/quota"
+	"github.com/berthrun/berth/internal/ready"
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/sandbox"
 	"github.com/berthrun/berth/internal/snapshot"
@@ -52,6 +53,7 @@ type Config struct {
 	PublicURL      string
 	TrustedProxies []netip.Prefix
 	Defaults       sandbox.Defaults // what a create leaves out; see withDefaults
+	ReadyMemoryMiB int64            // for sandboxes that are booted before anybody asks; none where 0
 	Limits         map[string]int64 // of an organization, by quota key; none where absent
 	CallsPerMinute int              // of one caller; 600 where 0
 	CallsInFlight  int              // MCP calls of one caller at once; 4 where 0
@@ -127,6 +129,7 @@ type Plane struct {
 	path      *call.Path
 	identity  *identity.Service
 	sandboxes *sandbox.Service
+	readies   *ready.Pool
 	terminals *terminal.Service
 	images    *image.Service
 	saves     *saves.Keeper
@@ -194,11 +197,12 @@ func (p *Plane) services() error {
 	if err := p.openImages(); err != nil {
 		return err
 	}
+	p.readies = ready.New(ready.Config{DB: p.db, Driver: p.node, MemoryMiB: cfg.ReadyMemoryMiB, Now: cfg.Now, Logger: cfg.Logger})
 	p.sandboxes = sandbox.New(sandbox.Config{
-		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Pulled: pulled{p.images}, Defaults: cfg.Defaults,
+		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Pulled: pulled{p.images}, Ready: readies{p.readies}, Defaults: cfg.Defaults,
 		Observer: p.metrics, MayWake: p.mayWake, DiskBounds: p.quota.Disk, Largest: largest(p.node), Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick, SampleEvery: cfg.SampleEvery,
 		KeepDeleted: cfg.KeepDeleted,
-		FrozenFor: cfg.FrozenFor, Short: short(p.node),
+		FrozenFor:   cfg.FrozenFor, Short: short(p.node),
 	})
 	processes.Sandboxes = p.sandboxes
 	p.openSnapshots()
@@ -215,6 +219,7 @@ func (p *Plane) services() error {
 	}
 	p.identity.Register(p.registry)
 	registerCapabilities(p.registry, p.node, cfg.Version)
+	registerPools(p.registry, p.node, p.readies)
 	if err := p.documentation(); err != nil {
 		return err
 	}
@@ -305,7 +310,7 @@ func (p *Plane) ready(ctx context.Context) error {
 func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		p.sandboxes.Run, p.snapshots.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
+		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
 		p.saves.Vault.Run,
 	} {
 		g.Go(func() error { return run(ctx) })

@@ -58,6 +58,12 @@ func (p *Pool) step(ctx context.Context) (more bool, err error) {
 	if err := p.clean(ctx); err != nil {
 		return false, err
 	}
+	if now := p.cfg.Now(); now.Sub(p.inspected) >= inspectEvery {
+		if err := p.inspect(ctx); err != nil {
+			return false, err
+		}
+		p.inspected = now
+	}
 	have, err := p.counts(ctx)
 	if err != nil {
 		return false, err
@@ -86,6 +92,32 @@ func (p *Pool) step(ctx context.Context) (more bool, err error) {
 		return true, p.make(ctx, k)
 	}
 	return false, nil
+}
+
+// inspectEvery is how often it is looked whether those that are ready still run.
+const inspectEvery = 15 * time.Second
+
+// inspect gives up those that do not run any more, as after a restart of the machine.
+func (p *Pool) inspect(ctx context.Context) error {
+	there, err := p.names(ctx, `SELECT id FROM ready_sandboxes WHERE state = 'ready'`)
+	if err != nil || len(there) == 0 {
+		return err
+	}
+	all, err := p.cfg.Driver.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, st := range all {
+		if st.State == runtime.Running {
+			delete(there, st.ID)
+		}
+	}
+	for sandbox := range there {
+		if _, err := p.set(ctx, sandboxesTable, sandbox, ready, dropping); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // clean removes from the node what the rows say is to go.

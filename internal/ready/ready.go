@@ -55,6 +55,8 @@ type Pool struct {
 	demand demand
 	wake   chan struct{}
 
+	inspected time.Time // last; of Run alone
+
 	mu    sync.Mutex
 	tally map[Kind]*tally
 }

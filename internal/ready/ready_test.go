@@ -261,3 +261,25 @@ func TestRun(t *testing.T) {
 		t.Error("the end of a server took the ready sandboxes with it")
 	}
 }
+
+// One that died is not given to anybody once that is seen, and another takes its place.
+func TestDeadOnesGo(t *testing.T) {
+	p, f := open(t, 10*memberMiB, fake.Everything())
+	p.Asked(small, false)
+	settle(t, p)
+	all, err := f.List(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	f.Kill(all[0].ID, runtime.ReasonKilled)
+	later := time.Now().Add(inspectEvery)
+	p.cfg.Now = func() time.Time { return later }
+	settle(t, p)
+	m := take(t, p, small)
+	if m == nil || m.ID == all[0].ID {
+		t.Fatalf("took %v, and %s died", m, all[0].ID)
+	}
+	if st, err := f.Get(t.Context(), m.ID); err != nil || st.State != runtime.Running {
+		t.Errorf("it is %+v, %v", st, err)
+	}
+}

@@ -34,6 +34,7 @@ func (s *Service) draftCreate(ctx context.Context, in *api.CreateSandboxIn) (*op
 type wanted struct {
 	row     *row
 	existed bool
+	taken   bool // it is one that was ready
 }
 
 // newRow makes the row that a create asks for, its defaults filled in.
@@ -161,7 +162,7 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 	w := d.Data.(*wanted)
 	fresh := *w.row // it may run again
 	r := &fresh
-	w.existed = false
+	w.existed, w.taken = false, false
 	if r.Name != "" {
 		there, err := s.store.named(ctx, tx, r.WorkspaceID, r.Name)
 		if err != nil {
@@ -186,6 +187,11 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 			return err
 		}
 	}
+	var err error
+	if w.taken, err = s.claim(ctx, tx, r); err != nil {
+		return err
+	}
+	d.Resource = r.resource()
 	return s.insertTx(ctx, tx, r)
 }
 
@@ -214,6 +220,9 @@ func errNameTaken(there *row) error {
 func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.Draft) (*api.CreateSandboxOut, error) {
 	w := d.Data.(*wanted)
 	s.nudge(d.Resource.ID)
+	if !w.existed {
+		s.asked(w.row, w.taken)
+	}
 	if in.GetOrCreate {
 		s.nudgeFailed(ctx, in.Name)
 	}

@@ -102,3 +102,12 @@ func (s store) beginBoot(ctx context.Context, q op.Tx, r *row, now time.Time) er
 	r.StateAt = at
 	return nil
 }
+
+// unsave has a new sandbox boot instead of coming back from a save.
+func (s store) unsave(ctx context.Context, q op.Tx, r *row) error {
+	if _, err := q.ExecContext(ctx, `UPDATE sandboxes SET save_name = '', save_token = '' WHERE id = $1 AND generation = $2`, r.ID, r.Generation); err != nil {
+		return fmt.Errorf("forget what a sandbox was to be made of: %w", err)
+	}
+	r.SaveName, r.SaveToken = "", ""
+	return nil
+}

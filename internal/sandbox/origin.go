@@ -88,9 +88,11 @@ func (s *Service) fetchSave(ctx context.Context, r *row) (free func(), done bool
 	if r.State != api.StateCreating || r.SaveName == "" {
 		return free, false, nil
 	}
-	if r.SnapshotID != "" {
+	switch {
+	case r.seeded(): // it is there, or the sandbox boots
+	case r.SnapshotID != "":
 		err = s.Snapshots.Fetch(ctx, r.SnapshotID)
-	} else {
+	default:
 		err = s.saveOnce(ctx, r.ForkedFrom, r.SaveName)
 	}
 	switch {

@@ -70,6 +70,13 @@ func (s *Service) audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Those that are ready are read before the rows: one that is taken meanwhile has a row by then.
+	var ready map[string]bool
+	if s.Ready != nil {
+		if ready, err = s.Ready.Owned(ctx); err != nil {
+			return err
+		}
+	}
 	rows, err := s.store.living(ctx, s.DB)
 	if err != nil {
 		return err
@@ -85,6 +92,9 @@ func (s *Service) audit(ctx context.Context) error {
 	onNode := map[string]bool{}
 	for _, st := range statuses {
 		onNode[st.ID] = true
+		if owned[st.ID] == nil && ready[st.ID] {
+			continue
+		}
 		if owned[st.ID] == nil {
 			s.Logger.Warn("removing a sandbox that nobody owns", "sandbox", st.ID)
 			if err := s.Driver.Delete(ctx, st.ID, st.Generation); err != nil {

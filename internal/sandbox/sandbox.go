@@ -75,6 +75,7 @@ type Config struct {
 	Keeper   Keeper
 	Images   Images
 	Pulled   Pulled // nil: sandboxes are made of templates only
+	Ready    Ready  // nil: none is kept ready
 	Defaults Defaults
 	Observer Observer // nil: nobody
 	// MayWake reports whether a caller may start a sandbox by using it. Nil allows it to all but read-only callers.

@@ -223,10 +223,15 @@ func (s *Service) bring(ctx context.Context, r *row) error {
 	switch {
 	case r.State == api.StateStarting:
 		_, err = s.Driver.Start(ctx, r.spec())
+	case r.seeded():
+		err = s.fromSeed(ctx, r)
 	case r.SaveName != "":
 		_, err = s.Driver.Clone(ctx, r.spec(), r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
 	default:
 		_, err = s.Driver.Create(ctx, r.spec())
+		if r.SaveToken != "" && errs.Is(err, errs.AlreadyExists) { // it was ready, and has died since
+			_, err = s.Driver.Start(ctx, r.spec())
+		}
 	}
 	if err != nil {
 		return err

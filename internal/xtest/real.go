@@ -53,7 +53,7 @@ func StartReal(t testing.TB, args ...string) *Real {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Real{t: t, bin: bin, port: "0", Dir: dir, args: append([]string{"--images", base, "--calls-per-minute", "-1", "--log-level", "info"}, args...)}
+	r := &Real{t: t, bin: bin, port: "0", Dir: dir, args: append([]string{"--images", base, "--calls-per-minute", "-1", "--log-level", "info", "--ready-memory-mib", "0"}, args...)}
 	if r.out, err = os.Create(filepath.Join(dir, "server.log")); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/chunk/saves"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/runtime"
@@ -15,9 +16,11 @@ import (
 
 // openSnapshots makes the service of snapshots, which the sandboxes' service makes sandboxes of.
 func (p *Plane) openSnapshots() {
-	p.snapshots = snapshot.New(snapshot.Config{
-		DB: p.db, Sandboxes: saved{p.sandboxes}, Node: p.node, Events: events{p.events}, Now: p.cfg.Now, Tick: p.cfg.Tick, Logger: p.cfg.Logger,
-	})
+	c := snapshot.Config{DB: p.db, Sandboxes: saved{p.sandboxes}, Node: p.node, Events: events{p.events}, Now: p.cfg.Now, Tick: p.cfg.Tick, Logger: p.cfg.Logger}
+	if p.node.Known().Trees {
+		c.Storage = stored{p.saves}
+	}
+	p.snapshots = snapshot.New(c)
 	p.sandboxes.Snapshots = origins{p.snapshots}
 	p.images.Users = imageUsers{p.sandboxes, p.snapshots}
 }
@@ -38,6 +41,28 @@ type origins struct{ *snapshot.Service }
 func (o origins) Source(ctx context.Context, id string) (sandbox.Snapshot, error) {
 	src, err := o.Service.Source(ctx, id)
 	return sandbox.Snapshot(src), err
+}
+
+// stored keeps snapshots off their node.
+type stored struct{ *saves.Keeper }
+
+func (k stored) save(s snapshot.Stored) saves.Save {
+	return saves.Save{Name: s.ID, OrgID: s.OrgID, Line: s.SandboxID}
+}
+
+// Keep implements snapshot.Storage.
+func (k stored) Keep(ctx context.Context, s snapshot.Stored) error {
+	return k.Keeper.Keep(ctx, k.save(s))
+}
+
+// Fetch implements snapshot.Storage.
+func (k stored) Fetch(ctx context.Context, s snapshot.Stored) error {
+	return k.Keeper.Fetch(ctx, k.save(s))
+}
+
+// Drop implements snapshot.Storage.
+func (k stored) Drop(ctx context.Context, s snapshot.Stored) error {
+	return k.Keeper.Drop(ctx, k.save(s))
 }
 
 // imageUsers are all that lie above images.
@@ -85,5 +110,6 @@ var (
 	_ snapshot.Node      = runtime.Driver(nil)
 	_ image.Users        = imageUsers{}
 	_ snapshot.Sandboxes = saved{}
+	_ snapshot.Storage   = stored{}
 	_ sandbox.Snapshots  = origins{}
 )

@@ -93,7 +93,7 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 	}
 	return &Agent{
 		driver: d, images: im, trees: newTrees(c), log: c.Logger,
-		info: nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": base.ID}, Version: c.Version, CPUs: cores(), MemoryMiB: memoryMiB()},
+		info: nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Trees: true, Images: map[string]string{"base": base.ID}, Version: c.Version, CPUs: cores(), MemoryMiB: memoryMiB()},
 	}, nil
 }
 

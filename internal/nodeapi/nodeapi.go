@@ -22,6 +22,7 @@ type Info struct {
 	Capabilities runtime.Capabilities `json:"capabilities"`
 	Images       map[string]string    `json:"images"` // prepared images: their ids by name
 	Version      string               `json:"version"`
+	Trees        bool                 `json:"trees,omitempty"`        // it hands out the files of saves
 	CPUs         int                  `json:"cpus,omitempty"`         // cores that sandboxes may use; 0: unknown
 	MemoryMiB    int64                `json:"memoryMiB,omitempty"`    // of the machine; 0: unknown
 	AvailableMiB int64                `json:"availableMiB,omitempty"` // of that, as it is now; 0: unknown

@@ -74,7 +74,9 @@ func (s *Supervisor) sweepPrograms() error {
 		}
 	}
 	for _, k := range s.saves {
-		need(k.save.Runtime, k.save.Guest)
+		if k.save != nil {
+			need(k.save.Runtime, k.save.Guest)
+		}
 	}
 	for dir, prefix := range map[string]string{s.path(): guestPrefix, s.path("programs"): runtimePrefix} {
 		entries, err := os.ReadDir(dir)

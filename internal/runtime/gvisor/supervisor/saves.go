@@ -45,6 +45,18 @@ func (s *Supervisor) kept(name string) *kept {
 	return k
 }
 
+// adopt looks for a save that was brought to this node while this process runs. Nobody holds the lock.
+func (s *Supervisor) adopt(k *kept, name string) {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	if k.save != nil {
+		return
+	}
+	if save, err := s.loadSave(name); err == nil {
+		k.save = save
+	}
+}
+
 // Save keeps a moment of a sandbox.
 func (s *Supervisor) Save(ctx context.Context, id string, generation int64, name string, opts runtime.SaveOptions) (runtime.Save, error) {
 	if !idForm().MatchString(name) {
@@ -181,6 +193,13 @@ func (s *Supervisor) removeSave(name string) error {
 
 // Saves reports every save.
 func (s *Supervisor) Saves() []runtime.Save {
+	if entries, err := os.ReadDir(s.path("saves")); err == nil {
+		for _, e := range entries {
+			if idForm().MatchString(e.Name()) {
+				s.adopt(s.kept(e.Name()), e.Name())
+			}
+		}
+	}
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.saves))
 	s.mu.Unlock()
@@ -200,12 +219,7 @@ func (s *Supervisor) Forget(name string) error {
 	if !idForm().MatchString(name) {
 		return errs.E(errs.InvalidInput, "%q is no name of a save", name)
 	}
-	s.mu.Lock()
-	k := s.saves[name]
-	s.mu.Unlock()
-	if k == nil {
-		return nil
-	}
+	k := s.kept(name)
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	if err := s.removeSave(name); err != nil {
@@ -225,6 +239,7 @@ func (s *Supervisor) Clone(ctx context.Context, spec runtime.Spec, name string, 
 	}
 	return s.do(ctx, spec.ID, true, func(ctx context.Context, sb *sandbox) (runtime.Status, error) {
 		k := s.kept(name)
+		s.adopt(k, name)
 		k.lock.RLock()
 		defer k.lock.RUnlock()
 		if _, ok := sb.record(); !ok && k.save == nil {

@@ -192,7 +192,7 @@ func (g *registry) example(t *testing.T, operation string) string {
 	case api.DeleteRegistry.Name:
 		Must(t, c, api.SetRegistry, api.SetRegistryIn{Host: name + ".example", Token: "t"})
 		return encode(t, api.DeleteRegistryIn{Host: name + ".example"})
-	case api.GetAccount.Name, api.GetLimits.Name, api.ListCapabilities.Name:
+	case api.GetAccount.Name, api.GetLimits.Name, api.ListCapabilities.Name, api.ListPools.Name:
 		return "{}"
 	case api.SearchDocs.Name:
 		return encode(t, api.SearchDocsIn{Query: "how do I keep files"})

@@ -48,7 +48,7 @@ func (b *bench) life(ctx context.Context, s *server, rootfs string) error {
 
 // hold starts the holder in a sandbox and waits until it holds its memory.
 func (s *server) hold(ctx context.Context, sandbox string, mib int) (process string, err error) {
-	write := map[string]any{"sandboxId": sandbox, "path": "/workspace/hold.py", "content": holder}
+	write := map[string]any{"sandboxId": sandbox, "path": "/workspace/hold.py", "data": holder}
 	if err := s.call(ctx, "write_file", write, nil); err != nil {
 		return "", err
 	}

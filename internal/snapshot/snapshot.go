@@ -87,6 +87,7 @@ type Service struct {
 	store   store
 	mu      sync.Mutex
 	working map[string]bool // and whether it was nudged while it worked
+	rests   map[string]time.Time // until when a copy off its node that failed is not tried again
 	wg      sync.WaitGroup
 	ctx     context.Context // of Run: workers end with it
 }
@@ -102,7 +103,7 @@ func New(c Config) *Service {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Service{Config: c, working: map[string]bool{}}
+	return &Service{Config: c, working: map[string]bool{}, rests: map[string]time.Time{}}
 }
 
 func topic(id string) string { return "snapshot/" + id }

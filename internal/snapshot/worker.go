@@ -186,14 +186,30 @@ func (s *Service) make(ctx context.Context, r *row) error {
 	return nil
 }
 
+// keepAgain is when a copy that failed is tried again: what is wrong with a store of objects seldom passes in a second.
+const keepAgain = 30 * time.Second
+
 // keep copies a snapshot off its node.
 func (s *Service) keep(ctx context.Context, r *row) error {
 	if s.Storage == nil || r.Stored {
 		return nil
 	}
+	now := s.Now()
+	s.mu.Lock()
+	rests := s.rests[r.ID].After(now)
+	s.mu.Unlock()
+	if rests {
+		return nil
+	}
 	if err := s.Storage.Keep(ctx, r.stored()); err != nil {
+		s.mu.Lock()
+		s.rests[r.ID] = now.Add(keepAgain)
+		s.mu.Unlock()
 		return err
 	}
+	s.mu.Lock()
+	delete(s.rests, r.ID)
+	s.mu.Unlock()
 	return s.DB.Tx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `UPDATE snapshots SET stored = 1 WHERE id = $1`, r.ID); err != nil {
 			return fmt.Errorf("record stored snapshot: %w", err)

@@ -156,6 +156,10 @@ func crashes() []crash {
 			_, err := v.r.Pause(v.r.ctx(), v.spec.ID, v.spec.Generation)
 			return err
 		}, oneOf(running, frozen)},
+		{"resume", freeze, func(v *victim) error {
+			_, err := v.r.Resume(v.r.ctx(), v.spec.ID, v.spec.Generation)
+			return err
+		}, oneOf(frozen, running)},
 		{"suspend", func(*victim) {}, (*victim).suspend, oneOf(running, onDisk)},
 		{"suspend a frozen one", freeze, (*victim).suspend, oneOf(frozen, onDisk)},
 		{"wake", sleep, wake, oneOf(onDisk, running)},
@@ -293,7 +297,7 @@ func TestKilledDuringLife(t *testing.T) {
 			t.Logf("%d of %d were acknowledged; undisturbed it takes %v", happened, rounds, took)
 			v.must(r.Delete(r.ctx(), v.spec.ID, 1<<40))
 			for _, l := range r.leftovers() {
-				if l != "mount "+r.trees() {
+				if strings.Contains(l, v.spec.ID) || strings.Contains(l, "snap_crash") {
 					t.Errorf("left: %s", l)
 				}
 			}

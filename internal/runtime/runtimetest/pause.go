@@ -454,19 +454,40 @@ func (s *suite) suspendStates(t *testing.T) {
 	wantError(t, "rewind a stopped one", err, errs.InvalidState, "settled")
 }
 
-// suspendUpdate changes the limits of a suspended sandbox, which keeps no wake from working.
+// suspendUpdate changes the limits of a sandbox before and while it sleeps, which keeps no wake and no copy from working.
 func (s *suite) suspendUpdate(t *testing.T) {
 	spec, _ := s.made(t)
 	boot := s.guest(t, spec).hello().BootID
-	s.suspend(t, &spec)
-	spec.Generation++
-	spec.Resources.MemoryMiB, spec.Resources.DiskGiB = 512, 2
-	if err := s.Driver.Update(s.ctx(t), spec.ID, spec.Generation, spec.Resources); err != nil {
-		t.Fatalf("Update: %v", err)
+	update := func(memory int64) {
+		t.Helper()
+		spec.Generation++
+		spec.Resources.MemoryMiB, spec.Resources.DiskGiB = memory, 2
+		if err := s.Driver.Update(s.ctx(t), spec.ID, spec.Generation, spec.Resources); err != nil {
+			t.Fatalf("Update: %v", err)
+		}
 	}
+	awake := func() {
+		t.Helper()
+		if got := s.wake(t, &spec).hello().BootID; got != boot {
+			t.Error("the guest was booted anew")
+		}
+	}
+	update(384)
+	s.suspend(t, &spec)
+	awake()
+	s.suspend(t, &spec)
+	update(512)
 	s.wantAsleep(t, spec)
-	if got := s.wake(t, &spec).hello().BootID; got != boot {
-		t.Error("the guest was booted anew")
+	awake()
+	s.suspend(t, &spec)
+	update(256)
+	awake()
+	update(320)
+	if s.Driver.Capabilities().Saves {
+		copied, _ := s.copied(t, spec, s.save(t, spec, runtime.SaveOptions{Memory: true}), runtime.CloneOptions{})
+		if got := s.withToken(t, copied, spec.GuestToken).hello().BootID; got != boot {
+			t.Error("the copy was booted anew")
+		}
 	}
 }
 

@@ -263,11 +263,13 @@ func (s *Supervisor) boot(sb *sandbox, r record, from origin) error {
 		return err
 	}
 	r.Runtime, r.Guest = s.hello.RuntimeSHA256, s.hello.GuestSHA256
-	if from.memory != nil {
-		r.Runtime, r.Guest = from.memory.Runtime, from.memory.Guest
+	r.VCPU, r.MemoryMiB = spec.Resources.VCPU, spec.Resources.MemoryMiB
+	if m := from.memory; m != nil {
+		// Its limits are those of now, what it has mounted and how many cores it sees those of its boot.
+		r.Runtime, r.Guest, r.VCPU, r.MemoryMiB = m.Runtime, m.Guest, m.VCPU, m.MemoryMiB
 	}
-	oci := ociSpec(spec, s.mount(sb.id), s.nets.Path(sb.id), s.guestFile(r.Guest))
-	j := join{Procs: s.groups.Procs(sb.id), TotalMemory: spec.Resources.MemoryMiB << 20, CPUs: visibleCPUs(spec.Resources.VCPU, goruntime.NumCPU())}
+	oci := ociSpec(r.booted(), s.mount(sb.id), s.nets.Path(sb.id), s.guestFile(r.Guest))
+	j := join{Procs: s.groups.Procs(sb.id), TotalMemory: spec.Resources.MemoryMiB << 20, CPUs: visibleCPUs(r.VCPU, goruntime.NumCPU())}
 	if err := writeBundle(sb.bundle(), oci, j); err != nil {
 		return err
 	}

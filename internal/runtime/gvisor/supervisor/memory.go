@@ -122,7 +122,7 @@ func (s *Supervisor) write(sb *sandbox, dir string) error {
 func (s *Supervisor) finish(r record, dir string, brief bool) (*memory, error) {
 	m := &memory{
 		Driver: "gvisor", Stamp: s.hello.Stamp, Runtime: r.Runtime, Guest: r.Guest, GuestProtocol: guestProtocol, CPU: cpuFeatures(), Image: r.Spec.Image,
-		Mounts: mountsOf(ociSpec(r.Spec, "", "", "")), VCPU: r.Spec.Resources.VCPU, MemoryMiB: r.Spec.Resources.MemoryMiB,
+		Mounts: mountsOf(ociSpec(r.booted(), "", "", "")), VCPU: r.booted().Resources.VCPU, MemoryMiB: r.booted().Resources.MemoryMiB,
 		At: s.now(), Files: map[string]checksum{}, Brief: brief,
 	}
 	layers, err := s.layers(r.Spec.Image)
@@ -230,7 +230,7 @@ func (s *Supervisor) fits(m *memory, spec runtime.Spec) error {
 		return foreign("it was made by the driver %q", m.Driver)
 	case m.Image != spec.Image:
 		return foreign("it was made on another image")
-	case !slices.Equal(m.Mounts, mountsOf(ociSpec(spec, "", "", ""))):
+	case !slices.Equal(m.Mounts, mountsOf(ociSpec(sized(spec, m.VCPU, m.MemoryMiB), "", "", ""))):
 		return foreign("it was made with other mounts")
 	}
 	if layers, err := s.layers(spec.Image); err != nil || !slices.Equal(layers, m.Layers) {

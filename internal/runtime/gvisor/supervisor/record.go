@@ -40,11 +40,27 @@ type record struct {
 	Slot       int          `json:"slot"`
 	Before     phase        `json:"before,omitempty"`    // of one that stands still for a moment: what it was
 	Unsettled  bool         `json:"unsettled,omitempty"` // it was woken, and its memory's files are kept
+	VCPU       float64      `json:"vcpu,omitempty"`      // that its kernel was booted with; the limits may have changed since
+	MemoryMiB  int64        `json:"memoryMiB,omitempty"` // the same
 	Runtime    string       `json:"runtime,omitempty"`   // hash of the program that its kernel is
 	Guest      string       `json:"guest,omitempty"`     // hash of the guest inside
 	BootID     string       `json:"bootId,omitempty"`    // of the machine, when it was booted
 	Boot       proc.Process `json:"boot"`
 	Gofer      proc.Process `json:"gofer"`
+}
+
+// booted is the spec as its kernel was booted with.
+func (r *record) booted() runtime.Spec {
+	if r.MemoryMiB == 0 {
+		return r.Spec // booted before this was recorded
+	}
+	return sized(r.Spec, r.VCPU, r.MemoryMiB)
+}
+
+// sized is a spec with other resources.
+func sized(spec runtime.Spec, vcpu float64, memoryMiB int64) runtime.Spec {
+	spec.Resources.VCPU, spec.Resources.MemoryMiB = vcpu, memoryMiB
+	return spec
 }
 
 // status is what callers see of a record.

@@ -132,14 +132,6 @@ func (s *Supervisor) unfinished(sb *sandbox, r record) (before record, dead stri
 	if dead, err = s.reattach(sb, r); err != nil || dead != "" {
 		return r, dead, err
 	}
-	if l := sb.current(); r.Phase == running && l.cont != nil {
-		// gVisor's own record may say that it runs though it stands still, as when this process ended between the two.
-		if err := l.cont.Resume(); err != nil {
-			if err := l.cont.Sandbox.Resume(sb.id); err != nil {
-				s.log.Warn("sandbox does not go on", "sandbox", sb.id, "error", err)
-			}
-		}
-	}
 	return r, "", sb.put(r)
 }
 
@@ -190,6 +182,11 @@ func (s *Supervisor) reattach(sb *sandbox, r record) (dead string, err error) {
 	}
 	sb.setLive(l)
 	s.watchDeath(sb, l)
+	if l.cont != nil {
+		if err := align(l, r.Phase == paused); err != nil {
+			s.log.Error("sandbox is not as its record says", "sandbox", sb.id, "phase", r.Phase, "error", err)
+		}
+	}
 	// It may have been booting, with more than its share.
 	if err := s.groups.Update(sb.id, limits(r.Spec.Resources)); err != nil {
 		s.log.Warn("limits not set again", "sandbox", sb.id, "error", err)

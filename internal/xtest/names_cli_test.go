@@ -42,15 +42,32 @@ func TestNamesOnTheCommandLine(t *testing.T) {
 	named := func(name string) [][]string {
 		return [][]string{
 			{"sandboxes", "create", "--name=" + name},
-			{"sandboxes", "get", "--", name}, {"sandboxes", "delete", "--yes", "--", name}, {"sandboxes", "shell", "--", name}, {"sandboxes", "exec", name, "--", "true"},
-			{"processes", "get", "--", "box", name}, {"processes", "output", "--follow", "--", "box", name}, {"processes", "signal", "box", name, "--signal=TERM"},
-			{"keys", "revoke", "--yes", "--", name}, {"images", "get", "--", name}, {"images", "export", "-o", content + ".tar", "--", name}, {"registries", "delete", "--yes", "--", name},
+			{"sandboxes", "get", "--", name},
+			{"sandboxes", "delete", "--yes", "--", name},
+			{"sandboxes", "shell", "--", name},
+			{"sandboxes", "exec", name, "--", "true"},
+			{"processes", "get", "--", "box", name},
+			{"processes", "output", "--follow", "--", "box", name},
+			{"processes", "signal", "box", name, "--signal=TERM"},
+			{"keys", "revoke", "--yes", "--", name},
+			{"images", "get", "--", name},
+			{"images", "export", "-o", content + ".tar", "--", name},
+			{"registries", "delete", "--yes", "--", name},
 			{"docs", "read", "--", name},
 			{"sandboxes", "exec", "box", "--user=" + name, "--", "true"},
-			{"files", "read", "--", "box", name}, {"files", "stat", "--", "box", name + "/none"}, {"files", "move", "--", "box", name, "none"},
-			{"files", "cp", "--", name + ":x", dir}, {"files", "cp", "--", "box:" + name + "/none", dir + "/x"}, {"files", "cp", "--", dir + "/none/" + name, "box:x"},
-			{"account", "get", "--key=" + name + "\n"}, {"account", "get", "--url=" + name},
-			{"account", name}, {name}, {"sandboxes", "list", "--state=" + name}, {"sandboxes", "list", "--cursor=" + name}, {"sandboxes", "list", "--" + name},
+			{"files", "read", "--", "box", name},
+			{"files", "stat", "--", "box", name + "/none"},
+			{"files", "move", "--", "box", name, "none"},
+			{"files", "cp", "--", name + ":x", dir},
+			{"files", "cp", "--", "box:" + name + "/none", dir + "/x"},
+			{"files", "cp", "--", dir + "/none/" + name, "box:x"},
+			{"account", "get", "--key=" + name + "\n"},
+			{"account", "get", "--url=" + name},
+			{"account", name},
+			{name},
+			{"sandboxes", "list", "--state=" + name},
+			{"sandboxes", "list", "--cursor=" + name},
+			{"sandboxes", "list", "--" + name},
 		}
 	}
 	for _, name := range []string{"..", "../../x", "a\nb", "😀", "a\x1b[2Jb", "\u009b2J", "a\u202eb", "a\xffb", long} {
@@ -107,9 +124,17 @@ func TestNamesOnTheCommandLine(t *testing.T) {
 	Must(t, s.Client, api.CreateKey, api.CreateKeyIn{Name: "k\x1b[31m"})
 	Must(t, s.Client, api.StartProcess, api.StartProcessIn{SandboxIn: in(id), CommandIn: api.CommandIn{Argv: []string{"true", "\x1b[2J\r\n\u009b"}}})
 	for _, args := range [][]string{
-		{"files", "list", "box", "odd"}, {"files", "list", "box", "odd", "-q"}, {"files", "list", "box", "odd", "-o", "json"},
-		{"sandboxes", "list"}, {"sandboxes", "get", "box"}, {"sandboxes", "list", "-o", "json"}, {"sandboxes", "list", "-q"},
-		{"keys", "list"}, {"keys", "list", "-o", "json"}, {"processes", "list", "box"}, {"processes", "list", "box", "-o", "json"},
+		{"files", "list", "box", "odd"},
+		{"files", "list", "box", "odd", "-q"},
+		{"files", "list", "box", "odd", "-o", "json"},
+		{"sandboxes", "list"},
+		{"sandboxes", "get", "box"},
+		{"sandboxes", "list", "-o", "json"},
+		{"sandboxes", "list", "-q"},
+		{"keys", "list"},
+		{"keys", "list", "-o", "json"},
+		{"processes", "list", "box"},
+		{"processes", "list", "box", "-o", "json"},
 		{"files", "cp", "box:odd", filepath.Join(dir, "down"), "-o", "json"},
 	} {
 		if code, stdout, stderr := run("", args...); code != 0 || stdout == "" || steering(stdout) || steering(stderr) {

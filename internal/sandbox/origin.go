@@ -241,4 +241,5 @@ func (s *Service) syncDisk(ctx context.Context, r *row) {
 	if err := g.Sync(ctx); err != nil {
 		s.Logger.Warn("disk not synced before a save", "sandbox", r.ID, "error", err)
 	}
+	g.Close() // a kernel that is copied must not have half a conversation with this host in it
 }

@@ -238,22 +238,27 @@ func (d *Driver) ended(b *box, g *guest.Server, srv *http.Server) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.guest == g {
-		d.halt(b)
+		d.end(b) // its last answers may be on their way to whoever asked
 		d.set(b, runtime.Stopped, runtime.ReasonExited)
 	}
 }
 
-// halt ends the guest and all that it started.
+// halt ends the guest, all that it started, and what was said to it.
 func (d *Driver) halt(b *box) {
 	if b.guest == nil {
 		return
 	}
+	d.end(b)
+	b.calls.reset()
+}
+
+// end ends the guest and all that it started.
+func (d *Driver) end(b *box) {
 	g, srv := b.guest, b.server
 	b.guest, b.server, b.addr, b.thaw = nil, nil, "", nil
 	close(b.halted)
 	_ = srv.Close()
 	g.Close()
-	b.calls.reset()
 }
 
 // Kill ends a sandbox as if its kernel had died, for tests.

@@ -69,7 +69,7 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// A sandbox whose file of gVisor's is damaged goes on; it can be reached, stopped, started and deleted, but not paused.
+// A sandbox whose file of gVisor's is damaged goes on; it can be reached, paused, stopped, started and deleted.
 func TestDamagedGVisorState(t *testing.T) {
 	r := newRig(t)
 	spec, other := r.create(), r.create()
@@ -79,8 +79,8 @@ func TestDamagedGVisorState(t *testing.T) {
 		truncate(t, filepath.Join(r.cfg.Root, "gvisor", other.ID+"_sandbox:"+other.ID+".state"))
 	})
 	r.awaitGuest(spec.ID)
-	if _, err := r.Pause(r.ctx(), spec.ID, 2); err == nil {
-		t.Error("it was paused without gVisor's state")
+	if _, err := r.Pause(r.ctx(), spec.ID, 2); err != nil {
+		t.Errorf("it cannot be paused: %v", err)
 	}
 	if _, err := r.Stop(r.ctx(), spec.ID, 3, runtime.StopOptions{}); err != nil {
 		t.Fatal(err)

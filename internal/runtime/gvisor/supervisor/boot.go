@@ -277,6 +277,9 @@ func (s *Supervisor) boot(sb *sandbox, r record, from origin) error {
 	if err != nil {
 		return errors.Join(err, s.quote(sb))
 	}
+	if err := s.keepState(sb); err != nil {
+		return err
+	}
 	s.limitSoon(sb, l, spec.Resources)
 	r.Phase, r.Reason, r.ExitStatus, r.Since, r.BootID, r.Boot, r.Gofer = running, "", -1, s.now(), s.bootID, l.boot, l.gofer
 	return sb.put(r)
@@ -373,6 +376,7 @@ func (s *Supervisor) launch(sb *sandbox, from origin) (*live, error) {
 		err = cont.Start(conf)
 	} else {
 		pages := filepath.Join(from.dir, checkpointfiles.PagesFileName)
+		l.lazy = true
 		err = cont.Restore(conf, from.dir, direct(pages), true, nil) // pages are read when they are needed
 	}
 	if err != nil {

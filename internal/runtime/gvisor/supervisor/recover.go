@@ -173,11 +173,9 @@ func (s *Supervisor) reattach(sb *sandbox, r record) (dead string, err error) {
 	if l.goferfd, err = r.Gofer.Open(); err != nil {
 		l.goferfd = nil // gone, and the sandbox with it in a moment
 	}
-	cont, err := container.Load(s.path("gvisor"), container.FullID{SandboxID: sb.id, ContainerID: sb.id}, container.LoadOpts{Exact: true, SkipCheck: true})
-	if err == nil && cont.Sandbox != nil && cont.SandboxPid() == r.Boot.PID {
-		l.cont = cont
-	} else {
-		// gVisor's state is not written atomically. The sandbox works without it, and can still be ended and deleted.
+	l.lazy = true // it may be
+	if l.cont, err = s.loadState(sb, r); err != nil {
+		// The sandbox works without it, and can still be ended and deleted.
 		s.log.Warn("gvisor's state cannot be read", "sandbox", sb.id, "error", err)
 	}
 	sb.setLive(l)

@@ -33,6 +33,7 @@ type live struct {
 	goferfd *os.File             // of gofer; nil where it was gone already
 	cont    *container.Container // nil where gVisor's own state could not be read: then only signals are left
 	child   bool                 // boot and gofer are children of this process
+	lazy    bool                 // it was brought back, and may still be reading its pages
 	dead    chan struct{}        // closed when boot has ended, or watching it was given up
 }
 

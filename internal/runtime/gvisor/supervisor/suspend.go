@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime"
@@ -105,6 +106,9 @@ func (s *Supervisor) still(sb *sandbox, r record, during phase, do func(now reco
 		return errs.E(errs.Unavailable, "sandbox %s cannot be frozen: gVisor's state of it was lost", sb.id).Because("freeze_failed").
 			Suggest("Stop it and start it again: its files are kept.")
 	}
+	if err := l.whole(); err != nil {
+		return err
+	}
 	now := r
 	now.Phase, now.Before = during, r.Phase
 	if err := sb.put(now); err != nil {
@@ -140,6 +144,18 @@ func (s *Supervisor) undone(sb *sandbox, r record) {
 		sb.rec = &r
 		sb.mu.Unlock()
 	}
+}
+
+// whole waits until a kernel that was brought back has read all its pages: one that has not is not to be written again.
+func (l *live) whole() error {
+	if !l.lazy {
+		return nil
+	}
+	if err := l.cont.WaitRestore(); err != nil && !strings.Contains(err.Error(), "is not being restored") { // of one that was booted
+		return fmt.Errorf("wait for memory: %w", err)
+	}
+	l.lazy = false
+	return nil
 }
 
 func (l *live) isDead() bool {

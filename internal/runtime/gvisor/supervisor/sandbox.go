@@ -161,17 +161,21 @@ func (s *Supervisor) begin(ctx context.Context, sb *sandbox, op func(context.Con
 		st  runtime.Status
 		err error
 	}
+	_, made := sb.record()
 	s.mu.Lock()
-	if s.closed {
+	if s.closed || s.closing && !made {
 		s.mu.Unlock()
+		s.drop(sb)
 		<-sb.turn
 		return runtime.Status{}, errs.E(errs.HostUnavailable, "the runtime of this node is shutting down").Because("shutting_down")
 	}
 	s.work.Add(1)
+	s.ops.Add(1)
 	s.mu.Unlock()
 	done := make(chan result, 1)
 	go func() {
 		defer s.work.Done()
+		defer s.ops.Done()
 		st, err := op(ctx, sb)
 		s.drop(sb)
 		<-sb.turn

@@ -64,8 +64,10 @@ type Supervisor struct {
 	exe    sync.RWMutex // of specutils.ExePath
 
 	work sync.WaitGroup // operations and watches of deaths
+	ops  sync.WaitGroup // operations
 
 	mu        sync.Mutex
+	closing   bool // nothing new is made any more
 	closed    bool
 	sandboxes map[string]*sandbox
 	slots     map[int]bool
@@ -230,6 +232,10 @@ func (s *Supervisor) Close() error {
 
 // CloseAll deletes every sandbox, removes what was put into the machine, and closes.
 func (s *Supervisor) CloseAll(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	s.ops.Wait() // what is being made is deleted too
 	for all := s.List(); len(all) > 0; all = s.List() {
 		var failed error
 		for _, st := range all {

@@ -184,7 +184,13 @@ func linkMemory(from, to string) error {
 
 // removeSave removes all of a save, its folder first: without it the rest is nothing.
 func (s *Supervisor) removeSave(name string) error {
-	err := errors.Join(os.RemoveAll(s.saveDir(name)), os.RemoveAll(s.saveDir(name)+partialSave), s.disks.Remove(savePrefix+name))
+	dir, gone := s.saveDir(name), s.saveDir(name)+partialSave
+	err := os.RemoveAll(gone)
+	// Under the name of what is not whole at once: half removed it must not be taken for a save.
+	if rerr := os.Rename(dir, gone); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	err = errors.Join(err, os.RemoveAll(gone), s.disks.Remove(savePrefix+name))
 	if err != nil {
 		return errs.Wrap(errs.Unavailable, err, "the save could not be removed").Because("disk")
 	}

@@ -56,6 +56,18 @@ func (s *Store) Sync() error {
 	return nil
 }
 
+// SyncFolder makes the names in a folder durable.
+func SyncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err == nil {
+		err = errors.Join(d.Sync(), d.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("sync folder: %w", err)
+	}
+	return nil
+}
+
 // partial ends the name of a copy that is not whole.
 const partial = ".partial"
 

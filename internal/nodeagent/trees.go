@@ -95,7 +95,7 @@ func (t *trees) LoadTree(ctx context.Context, r nodeapi.TreeRequest, v chunk.Vau
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(temp))
 	}
-	return syncFolder(filepath.Dir(temp))
+	return disk.SyncFolder(filepath.Dir(temp))
 }
 
 func (t *trees) loadDisk(ctx context.Context, name string, v chunk.Vault, root *chunk.Root) error {
@@ -118,12 +118,4 @@ func (t *trees) loadDisk(ctx context.Context, name string, v chunk.Vault, root *
 		return errors.Join(err, disks.Remove(temp))
 	}
 	return nil
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync folder: %w", err)
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -86,7 +86,7 @@ type Service struct {
 	Config
 	store   store
 	mu      sync.Mutex
-	working map[string]bool // and whether it was nudged while it worked
+	working map[string]bool      // and whether it was nudged while it worked
 	rests   map[string]time.Time // until when a copy off its node that failed is not tried again
 	wg      sync.WaitGroup
 	ctx     context.Context // of Run: workers end with it

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/berthrun/berth/internal/disk"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -44,19 +46,7 @@ func (s *Store) rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(to))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("sync folder: %w", err)
-	}
-	return nil
+	return disk.SyncFolder(filepath.Dir(to))
 }
 
 // syncTree waits until all of a folder's file system is on disk.

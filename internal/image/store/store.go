@@ -226,7 +226,7 @@ func (s *Store) Remove(_ context.Context, scope, id string) error {
 	if err := os.Remove(s.recordFile(scope, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove image: %w", err)
 	}
-	if err := syncDir(filepath.Dir(s.recordFile(scope, id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := disk.SyncFolder(filepath.Dir(s.recordFile(scope, id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if !s.working.TryLock() {

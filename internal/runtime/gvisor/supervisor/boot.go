@@ -101,8 +101,8 @@ type origin struct {
 	dir    string  // of the memory
 }
 
-// make makes a sandbox: disk makes its disk and says how it boots.
-func (s *Supervisor) make(ctx context.Context, sb *sandbox, spec runtime.Spec, disk func(record) (origin, error)) (runtime.Status, error) {
+// make makes a sandbox: begin makes its disk and says how it boots.
+func (s *Supervisor) make(ctx context.Context, sb *sandbox, spec runtime.Spec, begin func(record) (origin, error)) (runtime.Status, error) {
 	if r, ok := sb.record(); ok {
 		r, err := newer(r, spec.Generation)
 		if err != nil {
@@ -131,13 +131,13 @@ func (s *Supervisor) make(ctx context.Context, sb *sandbox, spec runtime.Spec, d
 		return runtime.Status{}, err
 	}
 	r := record{Spec: spec, Generation: spec.Generation, Phase: creating, ExitStatus: -1, Since: s.now(), Slot: slot}
-	err = errors.Join(os.MkdirAll(sb.dir, 0o700), syncDir(filepath.Dir(sb.dir)))
+	err = errors.Join(os.MkdirAll(sb.dir, 0o700), disk.SyncFolder(filepath.Dir(sb.dir)))
 	if err == nil {
 		err = sb.put(r)
 	}
 	var from origin
 	if err == nil {
-		from, err = disk(r)
+		from, err = begin(r)
 	}
 	if err == nil {
 		err = s.boot(sb, r, from)

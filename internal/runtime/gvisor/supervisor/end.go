@@ -20,15 +20,7 @@ const killPatience = 30 * time.Second
 
 // Stop ends a sandbox and keeps its disk. With a grace its guest is asked to end first.
 func (s *Supervisor) Stop(ctx context.Context, id string, generation int64, grace time.Duration) (runtime.Status, error) {
-	return s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
-		r, ok := sb.record()
-		if !ok {
-			return runtime.Status{}, notFound(id)
-		}
-		r, err := newer(r, generation)
-		if err != nil {
-			return runtime.Status{}, err
-		}
+	return s.change(ctx, id, generation, func(sb *sandbox, r record) (runtime.Status, error) {
 		if r.Phase == stopped {
 			return s.keepGeneration(sb, r)
 		}

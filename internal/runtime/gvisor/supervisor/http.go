@@ -129,7 +129,10 @@ func (s *Supervisor) handleSaves(mux *http.ServeMux) {
 	handle(mux, wire.PathClone, func(ctx context.Context, in wire.Clone) (runtime.Status, error) {
 		return s.Clone(ctx, in.Spec, in.Name, in.Options)
 	})
-	mux.HandleFunc("GET "+wire.PathSaves, func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Saves(), nil) })
+	mux.HandleFunc("GET "+wire.PathSaves, func(w http.ResponseWriter, _ *http.Request) {
+		all, err := s.Saves()
+		answer(w, all, err)
+	})
 	handle(mux, wire.PathForget, func(_ context.Context, in wire.Ref) (struct{}, error) { return struct{}{}, s.Forget(in.Name) })
 }
 

@@ -184,26 +184,6 @@ func sum(ctx context.Context, f *os.File) (checksum, error) {
 	return checksum{}, ctx.Err()
 }
 
-// writeDurably replaces a small file so that a crash leaves the old or the new one.
-func writeDurably(path string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
 // readMemory reads what a memory folder says of itself.
 func readMemory(dir string) (*memory, error) {
 	b, err := os.ReadFile(filepath.Join(dir, memoryFile))

@@ -67,15 +67,7 @@ func (s *Supervisor) Resume(ctx context.Context, id string, generation int64) (r
 }
 
 func (s *Supervisor) freeze(ctx context.Context, id string, generation int64, from, to phase) (runtime.Status, error) {
-	return s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
-		r, ok := sb.record()
-		if !ok {
-			return runtime.Status{}, notFound(id)
-		}
-		r, err := newer(r, generation)
-		if err != nil {
-			return runtime.Status{}, err
-		}
+	return s.change(ctx, id, generation, func(sb *sandbox, r record) (runtime.Status, error) {
 		switch r.Phase {
 		case to:
 			return s.keepGeneration(sb, r)
@@ -148,15 +140,7 @@ func (s *Supervisor) alive(id string) (*live, record, error) {
 
 // Update changes the limits of a sandbox, at once where it runs.
 func (s *Supervisor) Update(ctx context.Context, id string, generation int64, res runtime.Resources) error {
-	_, err := s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
-		r, ok := sb.record()
-		if !ok {
-			return runtime.Status{}, notFound(id)
-		}
-		r, err := newer(r, generation)
-		if err != nil {
-			return runtime.Status{}, err
-		}
+	_, err := s.change(ctx, id, generation, func(sb *sandbox, r record) (runtime.Status, error) {
 		spec := r.Spec
 		spec.Resources = res
 		if err := s.check(&spec); err != nil {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/berthrun/berth/internal/disk"
+
 	"github.com/berthrun/berth/internal/bundle"
 )
 
@@ -56,7 +58,7 @@ func (s *Supervisor) keepPrograms(hash string) error {
 	if err := copyFile(selfExe, path); err != nil {
 		return fmt.Errorf("keep program: %w", err)
 	}
-	return syncDir(s.path("programs"))
+	return disk.SyncFolder(s.path("programs"))
 }
 
 // sweepPrograms removes kept programs that nothing needs any more.
@@ -74,9 +76,7 @@ func (s *Supervisor) sweepPrograms() error {
 		}
 	}
 	for _, k := range s.saves {
-		if k.save != nil {
-			need(k.save.Runtime, k.save.Guest)
-		}
+		need(k.save.Runtime, k.save.Guest)
 	}
 	for dir, prefix := range map[string]string{s.path(): guestPrefix, s.path("programs"): runtimePrefix} {
 		entries, err := os.ReadDir(dir)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/runtime/gvisor/proc"
 )
@@ -95,35 +96,30 @@ var errDamaged = errors.New("the record is damaged")
 
 // save replaces the record in a folder so that a crash at any moment leaves the old or the new one, whole.
 func (r *record) save(dir string) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encode record: %w", err)
-	}
-	temp := filepath.Join(dir, recordFile+".new")
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := writeDurably(filepath.Join(dir, recordFile), r); err != nil {
 		return fmt.Errorf("write record: %w", err)
+	}
+	return nil
+}
+
+// writeDurably replaces a small file so that a crash at any moment leaves the old or the new one, whole.
+func writeDurably(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
 	}
 	_, err = f.Write(b)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write record: %w", err)
+		return err
 	}
-	if err := os.Rename(temp, filepath.Join(dir, recordFile)); err != nil {
-		return fmt.Errorf("write record: %w", err)
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
 	}
-	return syncDir(dir)
-}
-
-// syncDir makes the names in a folder durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err == nil {
-		err = errors.Join(d.Sync(), d.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("sync folder: %w", err)
-	}
-	return nil
+	return disk.SyncFolder(filepath.Dir(path))
 }
 
 // loadRecord reads a record. One that is not whole, or of another sandbox, is errDamaged.

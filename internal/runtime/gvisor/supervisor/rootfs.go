@@ -21,7 +21,7 @@ func furnish(rootfs, hostname, resolv string, fresh bool) error {
 		return fmt.Errorf("open disk: %w", err)
 	}
 	defer root.Close()
-	if err := furnishTmp(rootfs); err != nil {
+	if err := realTmp(root); err != nil {
 		return err
 	}
 	if info, err := root.Lstat("etc"); errors.Is(err, fs.ErrNotExist) {
@@ -43,13 +43,18 @@ func furnish(rootfs, hostname, resolv string, fresh bool) error {
 	return nil
 }
 
-// furnishTmp sees to a real /tmp: gVisor's file server mounts it by its path on the host, and a link there must not be followed.
+// furnishTmp writes into a mounted disk only what its kernel, which is brought back and knows the rest, must find there.
 func furnishTmp(rootfs string) error {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
 		return fmt.Errorf("open disk: %w", err)
 	}
 	defer root.Close()
+	return realTmp(root)
+}
+
+// realTmp sees to a real /tmp: gVisor's file server mounts it by its path on the host, and a link there must not be followed.
+func realTmp(root *os.Root) error {
 	if info, err := root.Lstat("tmp"); err == nil && info.IsDir() {
 		return nil
 	}

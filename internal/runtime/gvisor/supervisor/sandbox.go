@@ -156,6 +156,21 @@ func (s *Supervisor) do(ctx context.Context, id string, make bool, op func(conte
 	}
 }
 
+// change runs an operation on a sandbox that is there, in its turn, with its record as the call's generation makes it.
+func (s *Supervisor) change(ctx context.Context, id string, generation int64, op func(*sandbox, record) (runtime.Status, error)) (runtime.Status, error) {
+	return s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
+		r, ok := sb.record()
+		if !ok {
+			return runtime.Status{}, notFound(id)
+		}
+		r, err := newer(r, generation)
+		if err != nil {
+			return runtime.Status{}, err
+		}
+		return op(sb, r)
+	})
+}
+
 func (s *Supervisor) begin(ctx context.Context, sb *sandbox, op func(context.Context, *sandbox) (runtime.Status, error)) (runtime.Status, error) {
 	type result struct {
 		st  runtime.Status

@@ -6,15 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/runtime"
 )
@@ -33,27 +32,60 @@ const partialSave = ".new"
 
 func (s *Supervisor) saveDir(name string) string { return s.path("saves", name) }
 
-// kept gives the entry of a name, a new one where there is none.
-func (s *Supervisor) kept(name string) *kept {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.saves[name]
-	if k == nil {
-		k = &kept{}
-		s.saves[name] = k
+// own gives the entry of a name to whoever makes or removes its save: nobody else has it until done. A save that was brought to this node while this
+// process runs is found.
+func (s *Supervisor) own(name string) *kept {
+	for {
+		s.mu.Lock()
+		k := s.saves[name]
+		if k == nil {
+			k = &kept{}
+			s.saves[name] = k
+		}
+		s.mu.Unlock()
+		k.lock.Lock()
+		s.mu.Lock()
+		current := s.saves[name] == k
+		s.mu.Unlock()
+		if !current { // it was let go while we waited
+			k.lock.Unlock()
+			continue
+		}
+		if k.save == nil {
+			k.save, _ = s.loadSave(name) // nil where there is none
+		}
+		return k
 	}
-	return k
 }
 
-// adopt looks for a save that was brought to this node while this process runs. Nobody holds the lock.
-func (s *Supervisor) adopt(k *kept, name string) {
-	k.lock.Lock()
-	defer k.lock.Unlock()
-	if k.save != nil {
-		return
+// done gives back what own gave. An entry without a save is let go.
+func (s *Supervisor) done(name string, k *kept) {
+	if k.save == nil {
+		s.mu.Lock()
+		delete(s.saves, name)
+		s.mu.Unlock()
 	}
-	if save, err := s.loadSave(name); err == nil {
-		k.save = save
+	k.lock.Unlock()
+}
+
+// share gives the entry of a save to whoever uses it, with others; nil where there is no save. The caller gives its lock back.
+func (s *Supervisor) share(name string) *kept {
+	for {
+		s.mu.Lock()
+		k := s.saves[name]
+		s.mu.Unlock()
+		if k != nil {
+			if k.lock.RLock(); k.save != nil {
+				return k
+			}
+			k.lock.RUnlock()
+		}
+		k = s.own(name)
+		found := k.save != nil
+		s.done(name, k)
+		if !found {
+			return nil
+		}
 	}
 }
 
@@ -62,40 +94,26 @@ func (s *Supervisor) Save(ctx context.Context, id string, generation int64, name
 	if !idForm().MatchString(name) {
 		return runtime.Save{}, errs.E(errs.InvalidInput, "%q is no name of a save", name)
 	}
-	k := s.kept(name)
-	_, err := s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
-		r, ok := sb.record()
-		if !ok {
-			return runtime.Status{}, notFound(id)
-		}
-		r, err := newer(r, generation)
-		if err != nil {
-			return runtime.Status{}, err
-		}
-		k.lock.Lock()
-		defer k.lock.Unlock()
-		if k.save != nil {
-			if k.save.SandboxID != id || k.save.Memory != opts.Memory {
-				return runtime.Status{}, errs.E(errs.AlreadyExists, "there is another save %s", name).Because("save")
+	var out runtime.Save
+	_, err := s.change(ctx, id, generation, func(sb *sandbox, r record) (runtime.Status, error) {
+		k := s.own(name)
+		defer s.done(name, k)
+		if k.save == nil {
+			made, err := s.save(sb, r, name, opts)
+			if err != nil {
+				return runtime.Status{}, errors.Join(full(err, "save_failed", "the sandbox could not be saved"), s.removeSave(name))
 			}
-			return runtime.Status{}, nil
+			k.save = made
+		} else if k.save.SandboxID != id || k.save.Memory != opts.Memory {
+			return runtime.Status{}, errs.E(errs.AlreadyExists, "there is another save %s", name).Because("save")
 		}
-		made, err := s.save(sb, r, name, opts)
-		if err != nil {
-			return runtime.Status{}, errors.Join(full(err, "save_failed", "the sandbox could not be saved"), s.removeSave(name))
-		}
-		k.save = made
+		out = *k.save
 		return runtime.Status{}, nil
 	})
 	if err != nil {
-		return runtime.Save{}, err
+		return runtime.Save{}, err // what is made may still be written to out
 	}
-	k.lock.RLock()
-	defer k.lock.RUnlock()
-	if k.save == nil {
-		return runtime.Save{}, errNoSave(name) // removed at once
-	}
-	return *k.save, nil
+	return out, nil
 }
 
 func errNoSave(name string) error {
@@ -167,7 +185,7 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 	if err := os.Rename(temp, s.saveDir(name)); err != nil {
 		return nil, fmt.Errorf("keep save: %w", err)
 	}
-	return out, syncDir(s.path("saves"))
+	return out, disk.SyncFolder(s.path("saves"))
 }
 
 // linkMemory gives a memory folder's files a second name: nobody changes them.
@@ -197,27 +215,23 @@ func (s *Supervisor) removeSave(name string) error {
 	return nil
 }
 
-// Saves reports every save.
-func (s *Supervisor) Saves() []runtime.Save {
-	if entries, err := os.ReadDir(s.path("saves")); err == nil {
-		for _, e := range entries {
-			if idForm().MatchString(e.Name()) {
-				s.adopt(s.kept(e.Name()), e.Name())
-			}
-		}
+// Saves reports every save. What is just being made or removed is waited for.
+func (s *Supervisor) Saves() ([]runtime.Save, error) {
+	entries, err := os.ReadDir(s.path("saves"))
+	if err != nil {
+		return nil, errs.Wrap(errs.Unavailable, err, "the saves of this node cannot be listed").Because("disk")
 	}
-	s.mu.Lock()
-	all := slices.Collect(maps.Values(s.saves))
-	s.mu.Unlock()
 	out := []runtime.Save{}
-	for _, k := range all {
-		k.lock.RLock()
-		if k.save != nil {
-			out = append(out, *k.save)
+	for _, e := range entries {
+		if !idForm().MatchString(e.Name()) {
+			continue // it is not whole
 		}
-		k.lock.RUnlock()
+		if k := s.share(e.Name()); k != nil {
+			out = append(out, *k.save)
+			k.lock.RUnlock()
+		}
 	}
-	return out
+	return out, nil
 }
 
 // Forget removes a save. What was made of it goes on: its files stay for as long as somebody reads them.
@@ -225,9 +239,8 @@ func (s *Supervisor) Forget(name string) error {
 	if !idForm().MatchString(name) {
 		return errs.E(errs.InvalidInput, "%q is no name of a save", name)
 	}
-	k := s.kept(name)
-	k.lock.Lock()
-	defer k.lock.Unlock()
+	k := s.own(name)
+	defer s.done(name, k)
 	if err := s.removeSave(name); err != nil {
 		return err
 	}
@@ -244,14 +257,18 @@ func (s *Supervisor) Clone(ctx context.Context, spec runtime.Spec, name string, 
 		return runtime.Status{}, errs.E(errs.InvalidInput, "%q is no name of a save", name)
 	}
 	return s.do(ctx, spec.ID, true, func(ctx context.Context, sb *sandbox) (runtime.Status, error) {
-		k := s.kept(name)
-		s.adopt(k, name)
-		k.lock.RLock()
-		defer k.lock.RUnlock()
-		if _, ok := sb.record(); !ok && k.save == nil {
+		k := s.share(name)
+		if k != nil {
+			defer k.lock.RUnlock()
+		} else if _, ok := sb.record(); !ok {
 			return runtime.Status{}, errNoSave(name)
 		}
-		return s.make(ctx, sb, spec, func(r record) (origin, error) { return s.cloned(k.save, r.Spec, opts) })
+		return s.make(ctx, sb, spec, func(r record) (origin, error) {
+			if k == nil {
+				return origin{}, errNoSave(name)
+			}
+			return s.cloned(k.save, r.Spec, opts)
+		})
 	})
 }
 

@@ -28,15 +28,7 @@ const (
 
 // Suspend writes the memory of a sandbox to disk and lets go of all that runs. Until the record says suspended it can go on as if nothing had been.
 func (s *Supervisor) Suspend(ctx context.Context, id string, generation int64) (runtime.Status, error) {
-	return s.do(ctx, id, false, func(ctx context.Context, sb *sandbox) (runtime.Status, error) {
-		r, ok := sb.record()
-		if !ok {
-			return runtime.Status{}, notFound(id)
-		}
-		r, err := newer(r, generation)
-		if err != nil {
-			return runtime.Status{}, err
-		}
+	return s.change(ctx, id, generation, func(sb *sandbox, r record) (runtime.Status, error) {
 		switch r.Phase {
 		case suspended:
 			return s.keepGeneration(sb, r)
@@ -45,7 +37,8 @@ func (s *Supervisor) Suspend(ctx context.Context, id string, generation int64) (
 			return runtime.Status{}, errPhase(&r)
 		}
 		// What an earlier wake could go back to is of no use any more.
-		if r, err = s.letGo(sb, r); err != nil {
+		r, err := s.letGo(sb, r)
+		if err != nil {
 			return runtime.Status{}, full(err, "freeze_failed", "the sandbox could not be paused on disk")
 		}
 		err = s.still(sb, r, suspending, func(now record) error {
@@ -172,15 +165,7 @@ func (s *Supervisor) Wake(ctx context.Context, spec runtime.Spec) (runtime.Statu
 	if err := s.check(&spec); err != nil {
 		return runtime.Status{}, err
 	}
-	return s.do(ctx, spec.ID, false, func(ctx context.Context, sb *sandbox) (runtime.Status, error) {
-		r, ok := sb.record()
-		if !ok {
-			return runtime.Status{}, notFound(spec.ID)
-		}
-		r, err := newer(r, spec.Generation)
-		if err != nil {
-			return runtime.Status{}, err
-		}
+	return s.change(ctx, spec.ID, spec.Generation, func(sb *sandbox, r record) (runtime.Status, error) {
 		switch r.Phase {
 		case running:
 			return s.keepGeneration(sb, r)
@@ -245,15 +230,7 @@ func (s *Supervisor) wake(ctx context.Context, sb *sandbox, r record, spec runti
 
 // Rewind undoes a wake that is not settled.
 func (s *Supervisor) Rewind(ctx context.Context, id string, generation int64) (runtime.Status, error) {
-	return s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
-		r, ok := sb.record()
-		if !ok {
-			return runtime.Status{}, notFound(id)
-		}
-		r, err := newer(r, generation)
-		if err != nil {
-			return runtime.Status{}, err
-		}
+	return s.change(ctx, id, generation, func(sb *sandbox, r record) (runtime.Status, error) {
 		if r.Phase == suspended {
 			return s.keepGeneration(sb, r)
 		}
@@ -292,16 +269,8 @@ func (s *Supervisor) rewound(sb *sandbox, r record, spec runtime.Spec) error {
 
 // Settle lets go of what Rewind needs.
 func (s *Supervisor) Settle(ctx context.Context, id string, generation int64) error {
-	_, err := s.do(ctx, id, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
-		r, ok := sb.record()
-		if !ok {
-			return runtime.Status{}, notFound(id)
-		}
-		r, err := newer(r, generation)
-		if err != nil {
-			return runtime.Status{}, err
-		}
-		_, err = s.letGo(sb, r)
+	_, err := s.change(ctx, id, generation, func(sb *sandbox, r record) (runtime.Status, error) {
+		_, err := s.letGo(sb, r)
 		return runtime.Status{}, err
 	})
 	return err

@@ -2,8 +2,6 @@ package ready
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -156,7 +154,7 @@ const last = int64(1) << 62
 
 // make makes one sandbox ready: brought back from a seed, or booted.
 func (p *Pool) make(ctx context.Context, k Kind) error {
-	sandbox, token := id.New(id.Sandbox), newToken()
+	sandbox, token := id.New(id.Sandbox), guest.NewToken()
 	if err := p.begin(ctx, k, sandbox, token); err != nil {
 		return err
 	}
@@ -214,9 +212,7 @@ func (p *Pool) greet(ctx context.Context, sandbox, has, token string) error {
 	if _, err := g.Hello(ctx); err != nil {
 		return err
 	}
-	entropy := make([]byte, 64)
-	_, _ = rand.Read(entropy)
-	c := guest.Configure{Hostname: "sandbox", UnixNanos: p.cfg.Now().UnixNano(), Entropy: entropy, Token: token, Pids: p.cfg.Pids}
+	c := guest.Configure{Hostname: "sandbox", UnixNanos: p.cfg.Now().UnixNano(), Entropy: guest.NewEntropy(), Token: token, Pids: p.cfg.Pids}
 	if _, err := g.Configure(ctx, c); err != nil {
 		return err
 	}
@@ -236,7 +232,7 @@ func (p *Pool) sow(ctx context.Context, k Kind) error {
 	if err != nil || seeds[k] != "" {
 		return err
 	}
-	name, token := SeedPrefix+id.New(id.Sandbox)[len(id.Sandbox)+1:], newToken()
+	name, token := SeedPrefix+id.New(id.Sandbox)[len(id.Sandbox)+1:], guest.NewToken()
 	ok, err := p.beginSeed(ctx, k, name, token)
 	if err != nil || !ok {
 		return err
@@ -278,10 +274,4 @@ func (p *Pool) save(ctx context.Context, k Kind, name, token string) (err error)
 
 func dialer(d runtime.Driver, sandbox string) func(ctx context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, sandbox, guest.Port) }
-}
-
-func newToken() string {
-	b := make([]byte, 32)
-	_, _ = rand.Read(b)
-	return base64.RawURLEncoding.EncodeToString(b)
 }

@@ -178,9 +178,5 @@ func unusable(err error) bool {
 	if e == nil {
 		return false
 	}
-	switch e.Reason {
-	case "memory_foreign", "memory_damaged", "memory_missing":
-		return true
-	}
-	return e.Code == errs.NotFound
+	return runtime.MemoryUnusable(e.Reason) || e.Code == errs.NotFound
 }

@@ -2,8 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"strings"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
@@ -51,7 +50,7 @@ func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, er
 		ID: id.New(id.Sandbox), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, State: api.StateCreating, Generation: 1,
 		Template: orDefault(in.Template, "base"), Internet: in.Network == nil || orTrue(in.Network.Internet),
 		Env: in.Env, Metadata: in.Metadata, OnExpiry: orDefault(in.OnExpiry, "stop"), AutoWake: orTrue(in.AutoWake), WakeOnTimers: orTrue(in.WakeOnTimers),
-		GuestToken: newToken(), CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,
+		GuestToken: guest.NewToken(), CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,
 		CreatedAt: db.Micros(now), StateAt: db.Micros(now), ActiveAt: db.Micros(now), TTLSeconds: int64(in.TTLSeconds),
 	}
 	if r.TTLSeconds == 0 {
@@ -61,7 +60,7 @@ func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, er
 	if err := checkEnv(in.Env); err != nil {
 		return nil, err
 	}
-	if err := checkMetadata(in.Metadata); err != nil {
+	if err := api.CheckMetadata(in.Metadata); err != nil {
 		return nil, err
 	}
 	if err := s.setIdling(r, in); err != nil {
@@ -257,9 +256,6 @@ func (s *Service) out(r *row) *api.SandboxOut {
 	return &api.SandboxOut{Status: "done", Ready: sb.Ready, Sandbox: &sb}
 }
 
-// maxText bounds what environments and labels hold together.
-const maxText = 64 << 10
-
 func checkEnv(env map[string]string) error {
 	total := 0
 	for k, v := range env {
@@ -268,30 +264,10 @@ func checkEnv(env map[string]string) error {
 			return errs.E(errs.InvalidInput, "env has a name or value that no process can take").With("path", "env")
 		}
 	}
-	if total > maxText {
-		return errs.E(errs.InvalidInput, "env must hold at most %d bytes", maxText).With("path", "env")
+	if total > api.MaxText {
+		return errs.E(errs.InvalidInput, "env must hold at most %d bytes", api.MaxText).With("path", "env")
 	}
 	return nil
-}
-
-func checkMetadata(m map[string]string) error {
-	total := 0
-	for k, v := range m {
-		total += len(k) + len(v)
-		if k == "" || len(k) > 128 || len(v) > 1024 || strings.ContainsRune(k+v, 0) {
-			return errs.E(errs.InvalidInput, "a label has a name of 1 to 128 and a value of at most 1024 bytes, without NUL").With("path", "metadata")
-		}
-	}
-	if total > maxText {
-		return errs.E(errs.InvalidInput, "metadata must hold at most %d bytes", maxText).With("path", "metadata")
-	}
-	return nil
-}
-
-func newToken() string {
-	b := make([]byte, 32)
-	_, _ = rand.Read(b)
-	return base64.RawURLEncoding.EncodeToString(b)
 }
 
 func orDefault(s, def string) string {

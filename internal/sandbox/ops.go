@@ -148,7 +148,7 @@ func (s *Service) draftUpdate(ctx context.Context, in *api.UpdateSandboxIn) (*op
 	if err := checkEnv(in.Env); err != nil {
 		return nil, err
 	}
-	if err := checkMetadata(in.Metadata); err != nil {
+	if err := api.CheckMetadata(in.Metadata); err != nil {
 		return nil, err
 	}
 	if in.IdlePauseSeconds != nil {

@@ -105,7 +105,7 @@ func (s *Service) fetchSave(ctx context.Context, r *row) (free func(), done bool
 		s.Logger.Warn("a sandbox's origin cannot be had", "sandbox", r.ID, "error", err)
 		s.booted(r, true)
 		r.Error = errs.From(err).Message
-		if reason := reasonOf(err); ofMemory(reason) {
+		if reason := reasonOf(err); runtime.MemoryUnusable(reason) {
 			r.StopReason = reason
 		}
 		return free, true, s.move(ctx, r, api.StateFailed)

@@ -61,7 +61,7 @@ func (r *row) seeded() bool { return r.SaveName != "" && r.SnapshotID == "" && r
 // fromSeed brings a new sandbox back from a seed, or boots it where the seed cannot be used any more, as after an upgrade.
 func (s *Service) fromSeed(ctx context.Context, r *row) error {
 	_, err := s.Driver.Clone(ctx, r.spec(), r.SaveName, runtime.CloneOptions{})
-	if err == nil || !ofMemory(reasonOf(err)) && !errs.Is(err, errs.NotFound) {
+	if err == nil || !runtime.MemoryUnusable(reasonOf(err)) && !errs.Is(err, errs.NotFound) {
 		return err
 	}
 	s.Logger.Info("a seed cannot be used: the sandbox boots", "sandbox", r.ID, "seed", r.SaveName, "error", err)

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"sync"
 	"time"
@@ -290,10 +289,4 @@ func (s *Service) active(ctx context.Context, r *row, now time.Time) bool {
 		s.Logger.Warn("activity not recorded", "sandbox", r.ID, "error", err)
 	}
 	return true
-}
-
-func entropy() []byte {
-	b := make([]byte, 64)
-	_, _ = rand.Read(b)
-	return b
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -42,9 +41,6 @@ func reasonOf(err error) string {
 	}
 	return errs.From(err).Reason
 }
-
-// ofMemory reports whether a reason says that a memory cannot be restored.
-func ofMemory(reason string) bool { return strings.HasPrefix(reason, "memory_") }
 
 // intentUp moves a sandbox that is to run: start boots and wakes, wake only wakes. The draft keeps how.
 func (s *Service) intentUp(v verb) func(context.Context, op.Tx, *api.SandboxWaitIn, *op.Draft) error {
@@ -161,7 +157,7 @@ func (s *Service) sleepOn(ctx context.Context, r *row, why error) error {
 	e := errs.From(why)
 	f := failure{Code: e.Code, Reason: e.Reason, Message: e.Message}
 	if st, err := s.Driver.Get(ctx, r.ID); err == nil && st.State == runtime.Stopped || errs.Is(err, errs.NotFound) {
-		f = failure{Code: errs.Unavailable, Reason: "memory_missing", Message: "its memory is gone"}
+		f = failure{Code: errs.Unavailable, Reason: runtime.MemoryMissing, Message: "its memory is gone"}
 	}
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -170,7 +166,7 @@ func (s *Service) sleepOn(ctx context.Context, r *row, why error) error {
 	r.WakeError = string(text)
 	if r.TimerAt > 0 {
 		r.TimerAt = 0
-		if !ofMemory(f.Reason) {
+		if !runtime.MemoryUnusable(f.Reason) {
 			r.TimerAt = db.Micros(s.Now().Add(noRoomAgain))
 		}
 	}
@@ -193,7 +189,7 @@ func errNoWake(r *row) error {
 	f := readFailure(r.WakeError)
 	e := errs.E(f.Code, "the sandbox could not be woken: %s", f.Message).Because(f.Reason).With("sandboxId", r.ID).With("state", r.State)
 	switch {
-	case ofMemory(f.Reason):
+	case runtime.MemoryUnusable(f.Reason):
 		return e.Suggest("Nothing was changed. To go on without its memory stop_sandbox gives that up, and start_sandbox then boots it on its files.")
 	case f.Code == errs.NoCapacity || f.Code == errs.LimitExceeded:
 		return e.After(10 * time.Second).Suggest("It is paused as before. Try again later, or stop or pause others first.")
@@ -205,7 +201,7 @@ func errNoWake(r *row) error {
 
 // errNoMemory is the error of a create whose snapshot's memory cannot be restored, nil where that is not why it failed.
 func errNoMemory(r *row) error {
-	if r.State != api.StateFailed || !ofMemory(r.StopReason) {
+	if r.State != api.StateFailed || !runtime.MemoryUnusable(r.StopReason) {
 		return nil
 	}
 	e := errs.E(errs.Upstream, "the memory of what it is made of cannot be restored: %s", r.Error).Because(r.StopReason).With("sandboxId", r.ID)

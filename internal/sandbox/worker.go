@@ -180,7 +180,7 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	r.Error = errs.From(err).Message
 	s.dropGuest(r.ID)
 	if r.State == api.StateCreating {
-		if reason := reasonOf(err); ofMemory(reason) {
+		if reason := reasonOf(err); runtime.MemoryUnusable(reason) {
 			r.StopReason = reason
 		}
 		if derr := s.Driver.Delete(ctx, r.ID, r.Generation); derr != nil {
@@ -242,7 +242,7 @@ func (s *Service) bring(ctx context.Context, r *row) error {
 // greet waits for the guest of a sandbox that came up and gives it what is this sandbox's own. The guest of a copy may still have the token of the one that
 // it is a copy of.
 func (s *Service) greet(ctx context.Context, r *row) error {
-	c := guest.Configure{Token: r.GuestToken, Hostname: hostname(r), Entropy: entropy(), Env: orEmpty(r.Env), Pids: s.pids(r)}
+	c := guest.Configure{Token: r.GuestToken, Hostname: hostname(r), Entropy: guest.NewEntropy(), Env: orEmpty(r.Env), Pids: s.pids(r)}
 	if err := s.asImage(ctx, r, &c); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (s *Service) Register(r *op.Registry) {
 	})
 	op.Handle(r, api.UpdateSnapshot, op.Handler[api.UpdateSnapshotIn, api.SnapshotOut]{
 		Draft: func(ctx context.Context, in *api.UpdateSnapshotIn) (*op.Draft, error) {
-			if err := checkMetadata(in.Metadata); err != nil {
+			if err := api.CheckMetadata(in.Metadata); err != nil {
 				return nil, err
 			}
 			return s.draft(ctx, in.SnapshotID)
@@ -77,7 +77,7 @@ func (s *Service) draft(ctx context.Context, id string) (*op.Draft, error) {
 }
 
 func (s *Service) draftTake(ctx context.Context, in *api.SnapshotSandboxIn) (*op.Draft, error) {
-	if err := checkMetadata(in.Metadata); err != nil {
+	if err := api.CheckMetadata(in.Metadata); err != nil {
 		return nil, err
 	}
 	res, err := s.Sandboxes.Resource(ctx, in.SandboxID)
@@ -299,21 +299,4 @@ func (s *Service) actDelete(ctx context.Context, in *api.DeleteSnapshotIn, _ *op
 		return nil, err
 	}
 	return &api.DeleteSnapshotOut{SnapshotID: r.ID, Deleted: r.State == api.SnapshotDeleted}, nil
-}
-
-// maxText bounds what labels hold together.
-const maxText = 64 << 10
-
-func checkMetadata(m map[string]string) error {
-	total := 0
-	for k, v := range m {
-		total += len(k) + len(v)
-		if k == "" || len(k) > 128 || len(v) > 1024 || strings.ContainsRune(k+v, 0) {
-			return errs.E(errs.InvalidInput, "a label has a name of 1 to 128 and a value of at most 1024 bytes, without NUL").With("path", "metadata")
-		}
-	}
-	if total > maxText {
-		return errs.E(errs.InvalidInput, "metadata must hold at most %d bytes", maxText).With("path", "metadata")
-	}
-	return nil
 }

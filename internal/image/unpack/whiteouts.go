@@ -47,6 +47,11 @@ func (u *unpacker) hide(dir, base string) error {
 	if u.wrote(name) {
 		return nil
 	}
+	return u.within(dir, func(fd int) error { return u.remove(fd, base) })
+}
+
+// within removes something in a folder of the layers below, where it is there.
+func (u *unpacker) within(dir string, remove func(fd int) error) error {
 	fd, err := u.lookup(dir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil
@@ -58,23 +63,12 @@ func (u *unpacker) hide(dir, base string) error {
 		defer unix.Close(fd)
 	}
 	u.forget()
-	return u.remove(fd, base)
+	return remove(fd)
 }
 
 // hideAll removes what a folder has of the layers below.
 func (u *unpacker) hideAll(dir string) error {
-	fd, err := u.lookup(dir)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if fd != u.root {
-		defer unix.Close(fd)
-	}
-	u.forget()
-	return u.prune(fd, dir)
+	return u.within(dir, func(fd int) error { return u.prune(fd, dir) })
 }
 
 // prune removes from a folder what this layer has not written.

@@ -175,17 +175,17 @@ func (m *memory) check() error {
 	}
 	content, err := os.ReadFile(m.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return refuse("memory_missing", "is missing")
+		return refuse(runtime.MemoryMissing, "is missing")
 	}
 	var h header
 	if err != nil || json.Unmarshal(content, &h) != nil {
-		return refuse("memory_damaged", "is damaged")
+		return refuse(runtime.MemoryDamaged, "is damaged")
 	}
 	if h.Runtime != runtimeHash || h.Guest != guestHash {
-		return refuse("memory_foreign", "was made by another runtime")
+		return refuse(runtime.MemoryForeign, "was made by another runtime")
 	}
 	if !bytes.Equal(content, m.content) {
-		return refuse("memory_damaged", "is damaged")
+		return refuse(runtime.MemoryDamaged, "is damaged")
 	}
 	return nil
 }

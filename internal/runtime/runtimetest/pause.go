@@ -232,7 +232,7 @@ func (s *suite) damagedMemory(t *testing.T) {
 	if s.Damage == nil {
 		t.Skip("the harness damages nothing")
 	}
-	for how, reason := range map[string]string{"truncated": "memory_damaged", "missing": "memory_missing", "foreign": "memory_foreign"} {
+	for how, reason := range map[string]string{"truncated": runtime.MemoryDamaged, "missing": runtime.MemoryMissing, "foreign": runtime.MemoryForeign} {
 		t.Run(how, func(t *testing.T) {
 			spec, _ := s.made(t)
 			g := s.guest(t, spec)

@@ -174,37 +174,32 @@ type Found struct {
 
 // Scan finds every process that serves a sandbox of a root folder, by its arguments.
 func Scan(root string) ([]Found, error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
 	var out []Found
-	for _, dir := range dirs {
-		pid, _ := strconv.Atoi(filepath.Base(dir))
-		p, err := Identify(pid)
-		if err != nil {
-			continue // it has ended meanwhile
+	err := each(func(p Process, args []string) {
+		if (args[0] == "runsc-sandbox" || args[0] == "runsc-gofer") && slices.Contains(args, "--root="+root) {
+			out = append(out, Found{Process: p, ID: args[len(args)-1], Boot: args[0] == "runsc-sandbox"})
 		}
-		b, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || len(b) == 0 {
-			continue
-		}
-		args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
-		if args[0] != "runsc-sandbox" && args[0] != "runsc-gofer" || !slices.Contains(args, "--root="+root) {
-			continue
-		}
-		out = append(out, Found{Process: p, ID: args[len(args)-1], Boot: args[0] == "runsc-sandbox"})
-	}
-	return out, nil
+	})
+	return out, err
 }
 
 // Serving finds every process of a program that was started with a value for a flag, such as --root /var/lib/x, by its arguments.
 func Serving(program, flag, value string) ([]Process, error) {
+	var out []Process
+	err := each(func(p Process, args []string) {
+		if i := slices.Index(args, flag); filepath.Base(args[0]) == program && i > 0 && i+1 < len(args) && args[i+1] == value {
+			out = append(out, p)
+		}
+	})
+	return out, err
+}
+
+// each visits every process that has arguments.
+func each(visit func(p Process, args []string)) error {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out []Process
 	for _, dir := range dirs {
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		p, err := Identify(pid)
@@ -215,12 +210,9 @@ func Serving(program, flag, value string) ([]Process, error) {
 		if err != nil || len(b) == 0 {
 			continue
 		}
-		args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
-		if i := slices.Index(args, flag); filepath.Base(args[0]) == program && i > 0 && i+1 < len(args) && args[i+1] == value {
-			out = append(out, p)
-		}
+		visit(p, strings.Split(strings.TrimRight(string(b), "\x00"), "\x00"))
 	}
-	return out, nil
+	return nil
 }
 
 // BootID names this start of the machine.

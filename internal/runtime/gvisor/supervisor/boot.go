@@ -406,7 +406,7 @@ func (s *Supervisor) container(conf *config.Config, args container.Args, from or
 	}
 	path, err := s.program(from.memory.Runtime)
 	if err != nil {
-		return nil, errMemory(err, reasonForeign, "the program that made it is not kept here any more")
+		return nil, errMemory(err, runtime.MemoryForeign, "the program that made it is not kept here any more")
 	}
 	s.exe.Lock()
 	defer s.exe.Unlock()

@@ -62,13 +62,6 @@ func (m *memory) bytes() (n int64) {
 	return n
 }
 
-// Why a memory file is not used.
-const (
-	reasonMissing = "memory_missing"
-	reasonDamaged = "memory_damaged"
-	reasonForeign = "memory_foreign"
-)
-
 func errMemory(err error, reason, what string) error {
 	return errs.Wrap(errs.Unavailable, err, "the kept memory of the sandbox cannot be used: %s", what).Because(reason)
 }
@@ -188,14 +181,14 @@ func sum(ctx context.Context, f *os.File) (checksum, error) {
 func readMemory(dir string) (*memory, error) {
 	b, err := os.ReadFile(filepath.Join(dir, memoryFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errMemory(err, reasonMissing, "it is not there")
+		return nil, errMemory(err, runtime.MemoryMissing, "it is not there")
 	}
 	m := &memory{}
 	if err == nil {
 		err = json.Unmarshal(b, m)
 	}
 	if err != nil || len(m.Files) == 0 {
-		return nil, errMemory(err, reasonDamaged, "its description cannot be read")
+		return nil, errMemory(err, runtime.MemoryDamaged, "its description cannot be read")
 	}
 	return m, nil
 }
@@ -203,7 +196,7 @@ func readMemory(dir string) (*memory, error) {
 // fits refuses a memory that this node, or a sandbox of this spec, cannot have.
 func (s *Supervisor) fits(m *memory, spec runtime.Spec) error {
 	foreign := func(format string, args ...any) error {
-		return errMemory(nil, reasonForeign, fmt.Sprintf(format, args...))
+		return errMemory(nil, runtime.MemoryForeign, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case m.Driver != "gvisor":
@@ -235,14 +228,14 @@ func (m *memory) verify(ctx context.Context, dir string) error {
 	for _, name := range memoryFiles {
 		f, err := os.Open(filepath.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
-			return errMemory(err, reasonMissing, "a file of it is not there")
+			return errMemory(err, runtime.MemoryMissing, "a file of it is not there")
 		} else if err != nil {
-			return errMemory(err, reasonDamaged, "a file of it cannot be opened")
+			return errMemory(err, runtime.MemoryDamaged, "a file of it cannot be opened")
 		}
 		info, err := f.Stat()
 		if err == nil && info.Size() != m.Files[name].Bytes {
 			err = errors.Join(fmt.Errorf("%s has %d bytes, not %d", name, info.Size(), m.Files[name].Bytes), f.Close())
-			return errMemory(err, reasonDamaged, "a file of it has another size")
+			return errMemory(err, runtime.MemoryDamaged, "a file of it has another size")
 		}
 		if m.Brief {
 			_ = f.Close()
@@ -254,7 +247,7 @@ func (m *memory) verify(ctx context.Context, dir string) error {
 			return ctx.Err()
 		}
 		if err != nil || got != m.Files[name] {
-			return errMemory(err, reasonDamaged, "a file of it is not what was written")
+			return errMemory(err, runtime.MemoryDamaged, "a file of it is not what was written")
 		}
 	}
 	return nil

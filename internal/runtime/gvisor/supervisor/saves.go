@@ -192,7 +192,7 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 func linkMemory(from, to string) error {
 	for _, name := range append([]string{memoryFile}, memoryFiles...) {
 		if err := os.Link(filepath.Join(from, name), filepath.Join(to, name)); errors.Is(err, fs.ErrNotExist) {
-			return errMemory(err, reasonMissing, "a file of it is not there")
+			return errMemory(err, runtime.MemoryMissing, "a file of it is not there")
 		} else if err != nil {
 			return fmt.Errorf("keep memory: %w", err)
 		}

@@ -39,6 +39,16 @@ func messages(lines []api.LogLine) (all []string) {
 	return all
 }
 
+// between are the messages from the time of one line to the time of another, both with all that were written at the same moment.
+func between(lines []api.LogLine, from, to int) (all []string) {
+	for _, l := range lines {
+		if !l.At.Before(lines[from].At) && !l.At.After(lines[to].At) {
+			all = append(all, l.Message)
+		}
+	}
+	return all
+}
+
 func written(lines []api.LogLine) (all []string) {
 	for _, l := range lines {
 		if l.Source == "process" {
@@ -93,7 +103,7 @@ func TestLogs(t *testing.T) {
 			"search":         {func(w *api.SandboxLogsIn) { w.Search = "ONE" }, []string{"last one"}},
 			"one process":    {func(w *api.SandboxLogsIn) { w.ProcessID = b }, []string{"b1", "b2", "b3"}},
 			"stderr":         {func(w *api.SandboxLogsIn) { w.Stream = "stderr" }, []string{"Oops"}},
-			"a time":         {func(w *api.SandboxLogsIn) { w.Start, w.End = &got[3].At, &got[4].At }, []string{"Oops", "last one"}},
+			"a time":         {func(w *api.SandboxLogsIn) { w.Start, w.End = &got[3].At, &got[4].At }, between(got, 3, 4)},
 			"pages of three": {func(w *api.SandboxLogsIn) { w.Limit = 3 }, want},
 			"nothing":        {func(w *api.SandboxLogsIn) { w.Search = "nowhere" }, nil},
 		} {

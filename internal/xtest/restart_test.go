@@ -51,7 +51,7 @@ func TestServerEndsMidway(t *testing.T) {
 
 func midway(t *testing.T, url, method, operation string, done bool) {
 	l := newLifeOn(t, url, fake.Config{Can: fake.Everything()}, nil)
-	id := Sandbox(t, l.Client, api.CreateSandboxIn{Name: "it"})
+	id := Must(t, l.Client, api.CreateSandbox, api.CreateSandboxIn{Name: "it", Resources: &api.ResourcesIn{MemoryMiB: 512}}).Sandbox.ID
 	Exec(t, l.Client, id, "echo kept > file")
 	p := echo(t, l, id)
 	l.echoes(t, id, p, "one")
@@ -105,6 +105,7 @@ func midway(t *testing.T, url, method, operation string, done bool) {
 	l.Kill()
 	<-ended
 	l.Serve(t)
+	removed(t, l, []api.Copy{{SandboxID: id}}) // by this server, as the one before is gone
 	c := l.Client
 	out := again[any](t, c, call)
 	switch operation {

@@ -5,6 +5,7 @@
 package registry
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -72,11 +73,20 @@ func HostName(host string) string {
 
 // CheckHost says whether a host is one that a registry can have: a name or an address, with a port where it has one. INVALID_INPUT where not.
 func CheckHost(host string) error {
-	if _, err := name.NewRegistry(host, name.StrictValidation); err != nil || strings.ContainsAny(host, "/@ ") || host == "" {
+	if _, err := name.NewRegistry(host, name.StrictValidation); err != nil || slices.Contains(strings.Split(host, "."), "") || strings.ContainsFunc(host, notOfHost) {
 		return errs.E(errs.InvalidInput, "%q is no registry's host", clip(host)).Because("reference").
 			Suggest("Give the host as it stands in references, such as ghcr.io or registry.example.com:5000.").With("path", "host")
 	}
 	return nil
+}
+
+// notOfHost reports what no host is written with; a name in another script is written as xn--….
+func notOfHost(c rune) bool {
+	switch {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		return false
+	}
+	return !strings.ContainsRune(".-_:[]", c)
 }
 
 // Name is the reference without tag and digest.

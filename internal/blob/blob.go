@@ -9,14 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/gcerrors"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -25,6 +28,7 @@ import (
 type Store struct {
 	bucket *blob.Bucket
 	folder string
+	open   *os.File     // the folder, locked as one that is in use
 	making sync.RWMutex // held for writing while directories that became empty are removed, so that none goes from under a new object
 }
 
@@ -42,11 +46,43 @@ func Open(_ context.Context, folder string) (*Store, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of objects: %w", err)
 	}
-	b, err := fileblob.OpenBucket(folder, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite, DirFileMode: 0o700})
+	open, err := use(folder)
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of objects: %w", err)
 	}
-	return &Store{bucket: b, folder: filepath.Clean(folder)}, nil
+	b, err := fileblob.OpenBucket(folder, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite, DirFileMode: 0o700})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the folder of objects: %w", err), open.Close())
+	}
+	return &Store{bucket: b, folder: filepath.Clean(folder), open: open}, nil
+}
+
+// part is the name that the bucket gives to a file that is still being written: its key, the time, .tmp.
+var part = regexp.MustCompile(`\.[0-9a-f]{16}\.tmp$`)
+
+// use locks a folder as one that is in use, for as long as the returned file is open. Where nobody else uses it, what a killed program was writing is
+// removed first: nobody would ever.
+func use(folder string) (*os.File, error) {
+	f, err := os.Open(folder) //nolint:gosec // the store's own folder
+	if err != nil {
+		return nil, err
+	}
+	fd := int(f.Fd())
+	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+		err = filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() || !part.MatchString(path) {
+				return err
+			}
+			return os.Remove(path)
+		})
+	}
+	if err == nil {
+		err = unix.Flock(fd, unix.LOCK_SH)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // Put stores a stream under a key, in place of what was there, and returns once that survives a loss of power. A reader finds the old or the new one, never a part; an error leaves the old.
@@ -144,7 +180,9 @@ func (s *Store) List(ctx context.Context, prefix string) ([]Object, error) {
 		if err != nil {
 			return nil, fmt.Errorf("list %s: %w", prefix, err)
 		}
-		all = append(all, Object{Key: o.Key, Size: o.Size})
+		if !part.MatchString(o.Key) {
+			all = append(all, Object{Key: o.Key, Size: o.Size})
+		}
 	}
 }
 
@@ -184,4 +222,4 @@ func (s *Store) DeletePrefix(ctx context.Context, prefix string) error {
 }
 
 // Close lets go of the store.
-func (s *Store) Close() error { return s.bucket.Close() }
+func (s *Store) Close() error { return errors.Join(s.bucket.Close(), s.open.Close()) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -117,6 +118,46 @@ func TestABrokenPutLeavesTheOld(t *testing.T) {
 	}
 	if list, err := s.List(t.Context(), ""); err != nil || len(list) != 1 {
 		t.Errorf("left behind: %v, %v", list, err)
+	}
+}
+
+// What a killed program was writing is no object, and goes when the folder is next opened with nobody else at work in it.
+func TestPartsOfTheKilled(t *testing.T) {
+	s, ctx := open(t), t.Context()
+	if err := s.Put(ctx, "a/one", strings.NewReader("x")); err != nil {
+		t.Fatal(err)
+	}
+	in, out := io.Pipe()
+	put := make(chan error, 1)
+	go func() { put <- s.Put(ctx, "a/two", in) }()
+	if _, err := out.Write([]byte("begun")); err != nil {
+		t.Fatal(err)
+	}
+	other, err := Open(ctx, s.folder) // beside one that writes
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := other.List(ctx, ""); err != nil || len(list) != 1 {
+		t.Errorf("objects beside a part: %v, %v", list, err)
+	}
+	parts, _ := filepath.Glob(filepath.Join(s.folder, "a", "two.*.tmp"))
+	if len(parts) != 1 {
+		t.Fatalf("parts: %q", parts)
+	}
+	left := filepath.Join(s.folder, "a", "three"+filepath.Ext(strings.TrimSuffix(parts[0], ".tmp"))+".tmp")
+	if err := errors.Join(out.Close(), <-put, other.Close(), s.Close(), os.WriteFile(left, []byte("half"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	alone, err := Open(ctx, s.folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alone.Close()
+	if list, err := alone.List(ctx, ""); err != nil || len(list) != 2 {
+		t.Errorf("objects: %v, %v", list, err)
+	}
+	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the part is still there: %v", err)
 	}
 }
 

@@ -29,7 +29,7 @@ type double struct {
 func newDouble(t *testing.T, address string, alone bool) *double {
 	t.Helper()
 	a := netip.MustParseAddr(address)
-	host, err := os.Open("/proc/self/ns/net")
+	host, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}

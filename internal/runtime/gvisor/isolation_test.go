@@ -221,7 +221,7 @@ func TestNamespacesAndCgroups(t *testing.T) {
 // says who came.
 func internetOf(t *testing.T, addresses ...string) <-chan string {
 	t.Helper()
-	host, err := os.Open("/proc/self/ns/net")
+	host, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func (m *Manager) Setup(id string, slot int, internet bool) error {
 	if err := m.Teardown(id, slot); err != nil {
 		return err
 	}
-	host, err := os.Open("/proc/self/ns/net")
+	host, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return fmt.Errorf("open host namespace: %w", err)
 	}

@@ -22,12 +22,36 @@ const idleSeeds = 24 * time.Hour
 // SeedPrefix begins the names of seeds' saves.
 const SeedPrefix = "seed_"
 
+// How long nobody may have made a sandbox before others are made ready: a boot takes the cores from the first commands of one that was just taken. Where
+// somebody always does, they are made all the same.
+const (
+	quiet    = 500 * time.Millisecond
+	mostRest = 3 * time.Second
+)
+
+// rest waits until it is quiet.
+func (p *Pool) rest(ctx context.Context) {
+	for begin := time.Now(); ctx.Err() == nil; {
+		p.mu.Lock()
+		wait := min(quiet-time.Since(p.last), mostRest-time.Since(begin))
+		p.mu.Unlock()
+		if wait <= 0 {
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
 // Run keeps as many ready as are wanted until the context ends. One is made at a time: callers' own creates come first.
 func (p *Pool) Run(ctx context.Context) error {
 	tick := time.NewTicker(p.cfg.Tick)
 	defer tick.Stop()
 	pause := p.cfg.Tick
 	for ctx.Err() == nil {
+		p.rest(ctx)
 		more, err := p.step(ctx)
 		if err != nil && ctx.Err() == nil {
 			p.cfg.Logger.Warn("ready sandboxes not looked after", "error", err)

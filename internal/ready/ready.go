@@ -59,6 +59,7 @@ type Pool struct {
 
 	mu    sync.Mutex
 	tally map[Kind]*tally
+	last  time.Time // that somebody made a sandbox
 }
 
 // tally counts what became of the creates of a kind since this process began.
@@ -130,6 +131,7 @@ func (p *Pool) Status(ctx context.Context) ([]Status, error) {
 func (p *Pool) count(k Kind, taken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.last = time.Now()
 	t := p.tally[k]
 	if t == nil {
 		t = &tally{}

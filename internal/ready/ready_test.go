@@ -262,6 +262,35 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// What was just taken has the machine to itself; but nobody who asks without end keeps others from being made.
+func TestRest(t *testing.T) {
+	p, _ := open(t, 4*memberMiB, fake.Everything())
+	rested := func() time.Duration {
+		begin := time.Now()
+		p.rest(t.Context())
+		return time.Since(begin)
+	}
+	if d := rested(); d >= quiet {
+		t.Errorf("before anybody asked it waits %s", d)
+	}
+	p.Asked(small, true)
+	if d := rested(); d < quiet*9/10 || d >= mostRest {
+		t.Errorf("after one asked it waits %s", d)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		for ctx.Err() == nil {
+			p.Asked(small, true)
+			time.Sleep(quiet / 10)
+		}
+	}()
+	time.Sleep(quiet / 10)
+	if d := rested(); d < mostRest*9/10 {
+		t.Errorf("while others ask it waits %s", d)
+	}
+}
+
 // One that died is not given to anybody once that is seen, and another takes its place.
 func TestDeadOnesGo(t *testing.T) {
 	p, f := open(t, 10*memberMiB, fake.Everything())

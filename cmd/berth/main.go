@@ -16,11 +16,13 @@ import (
 var version = "0.1.0-dev"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		// The first signal ends what runs in order; a second one ends the program.
-		<-ctx.Done()
+		// The first signal ends what runs in order; a second one ends the program, also when it comes at once.
+		<-signals
+		signal.Stop(signals)
 		stop()
 	}()
 	code := cli.Main(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr, cli.Commands{

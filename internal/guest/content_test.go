@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -145,7 +146,12 @@ func TestContentRefused(t *testing.T) {
 			}
 		}
 	}
-	if got := left(t, r.root); strings.Join(got, " ") != strings.Join(before, " ") {
+	// A body whose digest is another breaks off on this side, and the guest removes what it had made for it as soon as it sees that.
+	got := left(t, r.root)
+	for until := time.Now().Add(10 * time.Second); !slices.Equal(got, before) && time.Now().Before(until); got = left(t, r.root) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if !slices.Equal(got, before) {
 		t.Errorf("refused puts left %q, before %q", got, before)
 	}
 	if b, err := os.ReadFile(r.path("old")); err != nil || string(b) != "as it was" {

@@ -377,7 +377,7 @@ func (s *Supervisor) launch(sb *sandbox, from origin) (*live, error) {
 	} else {
 		pages := filepath.Join(from.dir, checkpointfiles.PagesFileName)
 		l.lazy = true
-		err = cont.Restore(conf, from.dir, direct(pages), true, nil) // pages are read when they are needed
+		err = cont.Restore(conf, from.dir, from.memory.direct(pages), true, nil) // pages are read when they are needed
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start container: %w", err)

@@ -186,8 +186,9 @@ type Driver interface {
 	// it is Paused, OnDisk. Of a suspended one it does nothing. When it fails the sandbox goes on as it was, except that a frozen one may run.
 	Suspend(ctx context.Context, id string, generation int64) (Status, error)
 	// Wake brings a paused sandbox back with its memory and processes: a frozen one as Resume does, a suspended one from its file, on the disk that it had.
-	// A file that is damaged, missing, or of another runtime is errs.Unavailable with one of the Memory reasons, and nothing changes. What Rewind needs is kept until Settle, Stop, Start or the next Suspend; where saves are not Instant the driver may keep none of it,
-	// and the wake is settled at once. Of a running one it gives the status.
+	// A file that is damaged, missing, or of another runtime is errs.Unavailable with one of the Memory reasons, and nothing changes.
+	// What Rewind needs is kept until Settle, Stop, Start or the next Suspend; where saves are not Instant the driver may keep none of it, and the wake is
+	// settled at once. Of a running one it gives the status.
 	Wake(ctx context.Context, spec Spec) (Status, error)
 	// Rewind undoes a Wake that is not settled: the sandbox is suspended again with the memory and the disk that it had. Of one that is suspended it
 	// does nothing; of any other that has nothing to go back to it is errs.InvalidState with reason "settled".

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/client"
 	"github.com/berthrun/berth/internal/runtime/fake"
 )
@@ -30,6 +31,21 @@ func again[In, Out any](t *testing.T, c *client.Client, call func(ctx context.Co
 		default:
 			t.Fatalf("again: %v", err)
 		}
+	}
+}
+
+// lifeCall is a pause, a wake, a fork into two or a snapshot of a sandbox, repeatable by its key.
+func lifeCall(operation, id string, k op.WriteIn, snapshot string) func(context.Context, *client.Client) (any, error) {
+	return func(ctx context.Context, c *client.Client) (any, error) {
+		switch operation {
+		case "pause":
+			return client.Call(ctx, c, api.PauseSandbox, api.SandboxWaitIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id)})
+		case "wake":
+			return client.Call(ctx, c, api.WakeSandbox, api.SandboxWaitIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id)})
+		case "fork":
+			return client.Call(ctx, c, api.ForkSandbox, api.ForkSandboxIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id), Count: 2})
+		}
+		return client.Call(ctx, c, api.SnapshotSandbox, api.SnapshotSandboxIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id), Name: snapshot})
 	}
 }
 
@@ -78,17 +94,7 @@ func midway(t *testing.T, url, method, operation string, done bool) {
 	})
 	defer l.well()
 	k := key()
-	call := func(ctx context.Context, c *client.Client) (any, error) {
-		switch operation {
-		case "pause":
-			return client.Call(ctx, c, api.PauseSandbox, api.SandboxWaitIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id)})
-		case "wake":
-			return client.Call(ctx, c, api.WakeSandbox, api.SandboxWaitIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id)})
-		case "fork":
-			return client.Call(ctx, c, api.ForkSandbox, api.ForkSandboxIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id), Count: 2})
-		}
-		return client.Call(ctx, c, api.SnapshotSandbox, api.SnapshotSandboxIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id), Name: "once"})
-	}
+	call := lifeCall(operation, id, k, "once")
 	first := l.Client
 	ended := make(chan struct{})
 	go func() {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/api"
-	"github.com/berthrun/berth/client"
 )
 
 // minted is a certificate that is valid from this second on.
@@ -90,17 +89,7 @@ func TestKilledServers(t *testing.T) {
 	before := count(id)
 	for round := range 12 {
 		k, op := key(), []string{"pause", "wake", "fork", "snapshot"}[round%4]
-		call := func(ctx context.Context, c *client.Client) (any, error) {
-			switch op {
-			case "pause":
-				return client.Call(ctx, c, api.PauseSandbox, api.SandboxWaitIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id)})
-			case "wake":
-				return client.Call(ctx, c, api.WakeSandbox, api.SandboxWaitIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id)})
-			case "fork":
-				return client.Call(ctx, c, api.ForkSandbox, api.ForkSandboxIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id), Count: 2})
-			}
-			return client.Call(ctx, c, api.SnapshotSandbox, api.SnapshotSandboxIn{WriteIn: k, WaitIn: wait(30), SandboxIn: in(id)})
-		}
+		call := lifeCall(op, id, k, "")
 		first, ended := r.Client, make(chan struct{})
 		go func() {
 			defer close(ended)

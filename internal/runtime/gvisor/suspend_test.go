@@ -2,12 +2,15 @@ package gvisor
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
@@ -74,6 +77,53 @@ func TestSuspend(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBrokenConnections: connections over which much comes while the memory is written break with the wake. A program that has not closed them is paused
+// again, and closes them after the second wake.
+func TestBrokenConnections(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Disk = "btrfs-image" })
+	spec := r.create()
+	boot := r.boot(spec.ID)
+	if _, err := r.ask(spec.ID, "POST", "/processes", guest.Start{Argv: []string{guestPath, "hold", "end"}, Cwd: "/tmp"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	for range 16 {
+		var conn net.Conn
+		for began := time.Now(); conn == nil; {
+			var err error
+			if conn, err = r.Dial(r.ctx(), spec.ID, 8000); err != nil && time.Since(began) > patience {
+				t.Fatal(err)
+			}
+		}
+		defer conn.Close()
+		writers.Go(func() {
+			for b := []byte{1}; ; {
+				if _, err := conn.Write(b); err != nil {
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		spec.Generation++
+		if _, err := r.Suspend(r.ctx(), spec.ID, spec.Generation); err != nil {
+			t.Fatal(err)
+		}
+		spec.Generation++
+		if _, err := r.Wake(r.ctx(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.write(spec.ID, "/tmp/end", "")
+	for range 20 {
+		if got := r.boot(spec.ID); got != boot {
+			t.Fatal("the guest was booted again")
+		}
+		time.Sleep(10 * time.Millisecond) // its kernel has to outlive the end of the program
+	}
 }
 
 func TestRewind(t *testing.T) {

@@ -89,7 +89,7 @@ func (m *Manager) Link(slot int, internet bool) string {
 	return fmt.Sprintf("%s%s-%d", prefix, m.cfg.Instance, slot)
 }
 
-// Setup makes the network of a sandbox. What an earlier one in the slot or of this id left is removed first.
+// Setup makes the network of a sandbox, with nothing on its other end until Connect. What an earlier one in the slot or of this id left is removed first.
 func (m *Manager) Setup(id string, slot int, internet bool) error {
 	if err := m.Teardown(id, slot); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (m *Manager) Setup(id string, slot int, internet bool) error {
 	if err := <-done; err != nil {
 		return errors.Join(err, m.Teardown(id, slot))
 	}
-	if err := m.setupOutside(slot, name, id); err != nil {
+	if err := m.setupOutside(slot, internet, id); err != nil {
 		return errors.Join(err, m.Teardown(id, slot))
 	}
 	return nil
@@ -160,10 +160,11 @@ func (m *Manager) setupInside(id string, slot int, name string, host int) error 
 	return nil
 }
 
-func (m *Manager) setupOutside(slot int, name, id string) error {
-	l, err := netlink.LinkByName(name)
+func (m *Manager) setupOutside(slot int, internet bool, id string) error {
+	name := m.Link(slot, internet)
+	l, err := m.cable(slot, internet)
 	if err != nil {
-		return fmt.Errorf("find cable %s: %w", name, err)
+		return err
 	}
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0) // absent where the kernel has none
 	// Strict reverse paths: a sandbox cannot send under another's address.
@@ -176,10 +177,40 @@ func (m *Manager) setupOutside(slot int, name, id string) error {
 	if err := netlink.AddrAdd(l, addr(m.nth(slot, 1))); err != nil {
 		return fmt.Errorf("set host address: %w", err)
 	}
+	return nil
+}
+
+// Connect sets the host's end of the cable up.
+func (m *Manager) Connect(slot int, internet bool) error {
+	l, err := m.cable(slot, internet)
+	if err != nil {
+		return err
+	}
 	if err := netlink.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set host cable up: %w", err)
 	}
 	return m.checkRoute(slot, l.Attrs().Index)
+}
+
+// Disconnect sets the host's end of the cable down until Connect: what is sent either way meanwhile is lost, as on a cable that is not plugged in.
+func (m *Manager) Disconnect(slot int, internet bool) error {
+	l, err := m.cable(slot, internet)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetDown(l); err != nil {
+		return fmt.Errorf("set host cable down: %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) cable(slot int, internet bool) (netlink.Link, error) {
+	name := m.Link(slot, internet)
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("find cable %s: %w", name, err)
+	}
+	return l, nil
 }
 
 // checkRoute fails where the host would send to another interface what is for a sandbox: with strict reverse paths nothing of it would come back.

@@ -277,6 +277,9 @@ func (s *Supervisor) boot(sb *sandbox, r record, from origin) error {
 	if err != nil {
 		return errors.Join(err, s.quote(sb))
 	}
+	if err := s.plug(r); err != nil {
+		return err
+	}
 	if err := s.keepState(sb); err != nil {
 		return err
 	}
@@ -316,13 +319,17 @@ func (s *Supervisor) limitSoon(sb *sandbox, l *live, booted runtime.Resources) {
 	})
 }
 
-// quote gives the end of what gVisor wrote about a sandbox that would not start.
+// quoted is how much of a file of gVisor is told.
+const quoted = 2000
+
+// quote gives what gVisor wrote about a sandbox that failed: the end of its log, and the beginning of its panic, as the stacks of all threads follow.
 func (s *Supervisor) quote(sb *sandbox) error {
 	var parts []error
-	for _, name := range []string{errorLog, panicLog} {
-		if b, err := os.ReadFile(filepath.Join(sb.dir, name)); err == nil && len(b) > 0 {
-			parts = append(parts, fmt.Errorf("%s: %s", name, b[max(0, len(b)-2000):]))
-		}
+	if b, err := os.ReadFile(filepath.Join(sb.dir, errorLog)); err == nil && len(b) > 0 {
+		parts = append(parts, fmt.Errorf("%s: %s", errorLog, b[max(0, len(b)-quoted):]))
+	}
+	if b, err := os.ReadFile(filepath.Join(sb.dir, panicLog)); err == nil && len(b) > 0 {
+		parts = append(parts, fmt.Errorf("%s: %s", panicLog, b[:min(len(b), quoted)]))
 	}
 	return errors.Join(parts...)
 }

@@ -207,7 +207,7 @@ func (s *Supervisor) died(sb *sandbox, l *live, how proc.Exit) {
 		how = proc.ExitOf(l.boot, l.pidfd) // reaped meanwhile
 	}
 	reason := s.reason(sb.id, how, l.goferExit())
-	s.log.Info("sandbox died", "sandbox", sb.id, "reason", reason)
+	s.log.Info("sandbox died", "sandbox", sb.id, "reason", reason, "said", s.quote(sb))
 	r.Phase, r.Reason = stopping, reason
 	if err := sb.put(r); err == nil {
 		if _, err = s.stopped(sb, r, reason); err == nil {

@@ -185,6 +185,9 @@ func (s *Supervisor) reattach(sb *sandbox, r record) (dead string, err error) {
 			s.log.Error("sandbox is not as its record says", "sandbox", sb.id, "phase", r.Phase, "error", err)
 		}
 	}
+	if err := s.plug(r); err != nil { // its memory may have been written
+		s.log.Error("sandbox has no network", "sandbox", sb.id, "error", err)
+	}
 	// It may have been booting, with more than its share.
 	if err := s.groups.Update(sb.id, limits(r.Spec.Resources)); err != nil {
 		s.log.Warn("limits not set again", "sandbox", sb.id, "error", err)

@@ -107,8 +107,8 @@ func (s *Supervisor) still(sb *sandbox, r record, during phase, do func(now reco
 	if err := sb.put(now); err != nil {
 		return err
 	}
-	var err error
-	if r.Phase == running {
+	err := s.unplug(r)
+	if err == nil && r.Phase == running {
 		err = l.cont.Pause()
 	}
 	if err == nil {
@@ -117,6 +117,7 @@ func (s *Supervisor) still(sb *sandbox, r record, during phase, do func(now reco
 	if after, _ := sb.record(); after.Phase == suspended {
 		return nil
 	}
+	err = errors.Join(err, s.plug(r))
 	if r.Phase == running {
 		if rerr := l.cont.Resume(); rerr != nil && !l.isDead() {
 			s.log.Error("sandbox does not go on", "sandbox", sb.id, "error", rerr)
@@ -126,6 +127,17 @@ func (s *Supervisor) still(sb *sandbox, r record, during phase, do func(now reco
 	}
 	s.undone(sb, r)
 	return err
+}
+
+// unplug keeps a sandbox's connections quiet while its memory is written. gVisor saves a packet that it has received and not dealt with yet beside its
+// connection; should that connection be broken by a wake, and be saved once more before its program has closed it, the packet ends the kernel of the
+// second wake when it closes it ("unexpected tcp state in processor: INITIAL"). For the same reason a kernel that is brought back is plugged in last.
+func (s *Supervisor) unplug(r record) error {
+	return s.nets.Disconnect(r.Slot, r.Spec.Network == runtime.NetworkInternet)
+}
+
+func (s *Supervisor) plug(r record) error {
+	return s.nets.Connect(r.Slot, r.Spec.Network == runtime.NetworkInternet)
 }
 
 // undone records that a sandbox is what it was before something that did not come to be. Where that cannot be written, the record on disk still says what

@@ -163,12 +163,40 @@ func program(what, file string) error {
 		_, _ = rand.Read(b)
 		return os.WriteFile(file, []byte(hex.EncodeToString(b)), 0o644)
 	}
+	if what == "hold" {
+		return hold(file)
+	}
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	for i := 1; err == nil; i++ {
 		_, err = fmt.Fprintln(f, i)
 		time.Sleep(5 * time.Millisecond)
 	}
 	return err
+}
+
+// hold takes connections, reads them to their ends and closes none until the file is there.
+func hold(file string) error {
+	l, err := net.Listen("tcp", ":8000")
+	if err != nil {
+		return err
+	}
+	var held []net.Conn
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			held = append(held, c)
+			go io.Copy(io.Discard, c)
+		}
+	}()
+	for {
+		if _, err := os.Stat(file); err == nil {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func hog() {

@@ -197,7 +197,7 @@ func (p *Plane) services() error {
 	if err := p.openImages(); err != nil {
 		return err
 	}
-	p.readies = ready.New(ready.Config{DB: p.db, Driver: p.node, MemoryMiB: cfg.ReadyMemoryMiB, Now: cfg.Now, Logger: cfg.Logger})
+	p.readies = ready.New(ready.Config{DB: p.db, Driver: p.node, MemoryMiB: cfg.ReadyMemoryMiB, Pids: cfg.Defaults.PidsOf, Now: cfg.Now, Logger: cfg.Logger})
 	p.sandboxes = sandbox.New(sandbox.Config{
 		DB: p.db, Driver: p.node, Quota: p.quota, Events: events{p.events}, Keeper: processes, Images: images{p.node}, Pulled: pulled{p.images}, Ready: readies{p.readies}, Defaults: cfg.Defaults,
 		Observer: p.metrics, MayWake: p.mayWake, DiskBounds: p.quota.Disk, Largest: largest(p.node), Now: cfg.Now, Logger: cfg.Logger, Tick: cfg.Tick, SampleEvery: cfg.SampleEvery,

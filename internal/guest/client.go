@@ -48,6 +48,7 @@ type Client struct {
 	reached   atomic.Int64 // connections that came as far as the sandbox
 	observe   func(call string, failed bool, took time.Duration)
 	features  features
+	first     *beginning // nil: nothing is told first
 }
 
 // Observe has fn told of every call that ended: its name, of a few, whether it failed, and how long it took. It must be called before the first call.
@@ -93,6 +94,7 @@ type call struct {
 	safe         bool          // may be repeated when a kept connection turns out to be dead
 	timeout      time.Duration // 0 is callTimeout
 	limit        int64         // of the answer; 0 is smallAnswer
+	first        bool          // it does not wait for what the guest is told first: it is that
 }
 
 // name is the call's without ids: processes.output of /processes/x/output.
@@ -168,6 +170,11 @@ func (c *Client) send(ctx context.Context, k call) (*http.Response, error) {
 }
 
 func (c *Client) request(ctx context.Context, k call) (*http.Request, error) {
+	if !k.first {
+		if err := c.Begun(ctx); err != nil {
+			return nil, err
+		}
+	}
 	var body io.Reader
 	if k.body != nil {
 		b, err := json.Marshal(k.body)

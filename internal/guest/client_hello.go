@@ -86,12 +86,7 @@ func (h *Hello) Has(feature string) bool {
 
 // Configure renews what a copy must not share. What was known of processes is forgotten with it, since a restore turns them back.
 func (c *Client) Configure(ctx context.Context, in Configure) (Configured, error) {
-	var out Configured
-	err := c.do(ctx, call{method: http.MethodPost, path: "/configure", body: in, safe: true}, &out)
-	if err == nil {
-		c.seen.forget()
-	}
-	return out, err
+	return c.configure(ctx, in, false)
 }
 
 // Activity reads what keeps the sandbox from idling.

@@ -218,25 +218,27 @@ func (p *Pool) bring(ctx context.Context, k Kind, sandbox, token string) error {
 	case err != nil:
 		return err
 	}
-	return p.greet(ctx, sandbox, seed.Token, token)
+	return p.greet(ctx, k, sandbox, seed.Token, token)
 }
 
 func (p *Pool) boot(ctx context.Context, k Kind, sandbox, token string) error {
 	if _, err := p.cfg.Driver.Create(ctx, k.spec(sandbox, token)); err != nil {
 		return err
 	}
-	return p.greet(ctx, sandbox, token, token)
+	return p.greet(ctx, k, sandbox, token, token)
 }
 
 // greet waits for a guest, which has a token, gives it another and what nobody shares with it, and has it do what its first command would do for all
 // after it.
-func (p *Pool) greet(ctx context.Context, sandbox, has, token string) error {
+func (p *Pool) greet(ctx context.Context, k Kind, sandbox, has, token string) error {
 	g := p.client(sandbox, has)
 	defer g.Close()
 	if _, err := g.Hello(ctx); err != nil {
 		return err
 	}
-	c := guest.Configure{Hostname: "sandbox", UnixNanos: p.cfg.Now().UnixNano(), Entropy: guest.NewEntropy(), Token: token, Pids: p.cfg.Pids}
+	c := guest.Configure{
+		Hostname: runtime.DefaultHostname(sandbox), UnixNanos: p.cfg.Now().UnixNano(), Entropy: guest.NewEntropy(), Token: token, Pids: p.cfg.Pids(k.MemoryMiB),
+	}
 	if _, err := g.Configure(ctx, c); err != nil {
 		return err
 	}

@@ -39,8 +39,8 @@ type Config struct {
 	Driver runtime.Driver
 	// MemoryMiB is the budget for ready sandboxes; 0 keeps none, and makes no seeds.
 	MemoryMiB int64
-	// Pids is how many tasks a sandbox may have before it is taken. 1024 where 0.
-	Pids   int64
+	// Pids is how many tasks a sandbox of so much memory may have; 1024 where it is nil. One that is taken keeps it.
+	Pids   func(memoryMiB int64) int64
 	Tick   time.Duration // how often it is looked whether there are enough; 1 s where 0
 	Now    func() time.Time
 	Logger *slog.Logger
@@ -73,8 +73,8 @@ func New(c Config) *Pool {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Pids == 0 {
-		c.Pids = 1024
+	if c.Pids == nil {
+		c.Pids = func(int64) int64 { return 1024 }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -169,7 +169,7 @@ func (k Kind) spec(id, token string) runtime.Spec {
 	}
 	disk := k.DiskGiB
 	return runtime.Spec{
-		ID: id, Generation: 1, Image: k.Image, Network: network, Hostname: "sandbox", GuestToken: token,
+		ID: id, Generation: 1, Image: k.Image, Network: network, Hostname: runtime.DefaultHostname(id), GuestToken: token,
 		Resources: runtime.Resources{VCPU: float64(k.VCPUMilli) / 1000, MemoryMiB: k.MemoryMiB, DiskGiB: disk},
 	}
 }

@@ -7,6 +7,7 @@ package runtime
 import (
 	"context"
 	"net"
+	"strings"
 	"time"
 )
 
@@ -77,6 +78,12 @@ type Spec struct {
 	Network    Network
 	Hostname   string
 	GuestToken string // what the guest asks of whoever talks to it
+}
+
+// DefaultHostname is the host name of a sandbox that nobody gave a name: sandbox- and the beginning of its id.
+func DefaultHostname(id string) string {
+	_, random, _ := strings.Cut(id, "_")
+	return "sandbox-" + random[:min(len(random), 8)]
 }
 
 // Status is what a driver reports of one sandbox.

@@ -33,7 +33,7 @@ func (s *Service) draftCreate(ctx context.Context, in *api.CreateSandboxIn) (*op
 type wanted struct {
 	row     *row
 	existed bool
-	taken   bool // it is one that was ready
+	taken   *row // one that was ready; nil: none was
 }
 
 // newRow makes the row that a create asks for, its defaults filled in.
@@ -161,7 +161,7 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 	w := d.Data.(*wanted)
 	fresh := *w.row // it may run again
 	r := &fresh
-	w.existed, w.taken = false, false
+	w.existed, w.taken = false, nil
 	if r.Name != "" {
 		there, err := s.store.named(ctx, tx, r.WorkspaceID, r.Name)
 		if err != nil {
@@ -186,9 +186,12 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 			return err
 		}
 	}
-	var err error
-	if w.taken, err = s.claim(ctx, tx, r); err != nil {
+	taken, err := s.claim(ctx, tx, r)
+	if err != nil {
 		return err
+	}
+	if taken {
+		w.taken = r
 	}
 	d.Resource = r.resource()
 	return s.insertTx(ctx, tx, r)
@@ -218,9 +221,13 @@ func errNameTaken(there *row) error {
 
 func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.Draft) (*api.CreateSandboxOut, error) {
 	w := d.Data.(*wanted)
-	s.nudge(d.Resource.ID)
+	if w.taken != nil {
+		s.adopt(ctx, w.taken)
+	} else {
+		s.nudge(d.Resource.ID)
+	}
 	if !w.existed {
-		s.asked(w.row, w.taken)
+		s.asked(w.row, w.taken != nil)
 	}
 	if in.GetOrCreate {
 		s.nudgeFailed(ctx, in.Name)

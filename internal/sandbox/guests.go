@@ -38,6 +38,7 @@ func (s *Service) guest(id string, boot int64, token string) *guest.Client {
 		e.client.Close()
 	}
 	e = &guestEntry{boot: boot, client: s.connect(id, token)}
+	e.client.Begin(func(ctx context.Context) (*guest.Configure, error) { return s.first(ctx, id) })
 	p.clients[id] = e
 	return e.client
 }

@@ -3,8 +3,10 @@ package sandbox
 import (
 	"context"
 
+	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
@@ -48,7 +50,7 @@ func (s *Service) claim(ctx context.Context, tx op.Tx, r *row) (taken bool, err 
 		return false, err
 	}
 	if id != "" {
-		r.ID, r.SaveToken = id, token
+		r.ID, r.GuestToken, r.SaveToken = id, token, token
 		return true, nil
 	}
 	r.SaveName, r.SaveToken, err = s.Ready.Seed(ctx, r.kind())
@@ -75,6 +77,64 @@ func (s *Service) fromSeed(ctx context.Context, r *row) error {
 	}
 	_, err = s.Driver.Create(ctx, r.spec())
 	return err
+}
+
+// claimed reports whether a sandbox runs, since its first boot, that somebody else booted before.
+func (r *row) claimed() bool {
+	return r.State == api.StateRunning && r.BootGeneration == 1 && r.SaveName == "" && r.SaveToken != "" && r.SaveToken == r.GuestToken
+}
+
+// adopt makes a ready sandbox that was taken a running one, at once where it still runs. It has all that is its own already, but for what its guest is told
+// before it is first used; a worker boots what has died since.
+func (s *Service) adopt(ctx context.Context, taken *row) {
+	st, err := s.Driver.Get(ctx, taken.ID)
+	if err == nil && st.State == runtime.Running {
+		r := *taken
+		if err = s.up(ctx, &r); err == nil {
+			s.begin(&r)
+			return
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.Logger.Info("a ready sandbox was not taken at once", "sandbox", taken.ID, "error", err)
+	}
+	s.nudge(taken.ID)
+}
+
+// begin has a guest told what it is to know, while nobody waits for it yet.
+func (s *Service) begin(r *row) {
+	s.mu.Lock()
+	ctx := s.ctx
+	s.mu.Unlock()
+	if ctx == nil || ctx.Err() != nil || !r.special() {
+		return
+	}
+	s.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, useWait)
+		defer cancel()
+		if err := s.guest(r.ID, r.BootGeneration, r.GuestToken).Begun(ctx); err != nil && ctx.Err() == nil {
+			s.Logger.Info("guest of a ready sandbox not told yet", "sandbox", r.ID, "error", err) // its first call tells it
+		}
+	})
+}
+
+// special reports whether a sandbox's guest is to know more than that of one which is ready for anybody.
+func (r *row) special() bool {
+	return r.ImageID != "" || len(r.Env) > 0 || hostname(r) != runtime.DefaultHostname(r.ID)
+}
+
+// first is what the guest of a sandbox is told before anything is asked of it: nil where a boot told it all, or it was ready for anybody and is to know no more.
+func (s *Service) first(ctx context.Context, id string) (*guest.Configure, error) {
+	r, err := s.store.get(ctx, s.DB, id)
+	if err != nil || r == nil || !r.claimed() || !r.special() {
+		return nil, err
+	}
+	c, err := s.own(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	c.UnixNanos = s.Now().UnixNano()
+	return &c, nil
 }
 
 // asked tells what became of a create.

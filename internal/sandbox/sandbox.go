@@ -66,6 +66,14 @@ type Defaults struct {
 	Pids        int64 // tasks inside; by the memory where 0
 }
 
+// PidsOf is how many tasks a sandbox of so much memory may have: as given, or by its memory, since a copy of a program takes about 4 MiB of it.
+func (d Defaults) PidsOf(memoryMiB int64) int64 {
+	if d.Pids > 0 {
+		return d.Pids
+	}
+	return min(max(memoryMiB/6, 128), 4096)
+}
+
 // Config is what the service is made of.
 type Config struct {
 	DB       *db.DB

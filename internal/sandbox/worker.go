@@ -11,7 +11,6 @@ import (
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
-	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
@@ -136,7 +135,7 @@ func hostname(r *row) string {
 	if name != "" {
 		return name
 	}
-	return "sandbox-" + r.ID[len(id.Sandbox)+1:][:8]
+	return runtime.DefaultHostname(r.ID)
 }
 
 // bootFailed is why a sandbox is stopped that did not boot.
@@ -159,11 +158,7 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	err = s.bring(bctx, r)
 	switch {
 	case err == nil:
-		s.booted(r, false)
-		r.BootGeneration = r.Generation
-		r.StartedAt = db.Micros(s.Now())
-		r.ActiveAt = r.StartedAt
-		if err := s.move(ctx, r, api.StateRunning); err != nil {
+		if err := s.up(ctx, r); err != nil {
 			return err
 		}
 		s.endFork(ctx, r)
@@ -197,6 +192,15 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	}
 	r.StopReason = bootFailed
 	return s.move(ctx, r, api.StateStopped)
+}
+
+// up makes a booted sandbox a running one.
+func (s *Service) up(ctx context.Context, r *row) error {
+	s.booted(r, false)
+	r.BootGeneration = r.Generation
+	r.StartedAt = db.Micros(s.Now())
+	r.ActiveAt = r.StartedAt
+	return s.move(ctx, r, api.StateRunning)
 }
 
 // booted tells the observer how a boot ended and how long it took since it was asked for.
@@ -242,10 +246,11 @@ func (s *Service) bring(ctx context.Context, r *row) error {
 // greet waits for the guest of a sandbox that came up and gives it what is this sandbox's own. The guest of a copy may still have the token of the one that
 // it is a copy of.
 func (s *Service) greet(ctx context.Context, r *row) error {
-	c := guest.Configure{Token: r.GuestToken, Hostname: hostname(r), Entropy: guest.NewEntropy(), Env: orEmpty(r.Env), Pids: s.pids(r)}
-	if err := s.asImage(ctx, r, &c); err != nil {
+	c, err := s.own(ctx, r)
+	if err != nil {
 		return err
 	}
+	c.Token, c.Entropy = r.GuestToken, guest.NewEntropy()
 	configure := func(g *guest.Client) error {
 		if _, err := g.Hello(ctx); err != nil {
 			return err
@@ -254,7 +259,7 @@ func (s *Service) greet(ctx context.Context, r *row) error {
 		_, err := g.Configure(ctx, c)
 		return err
 	}
-	if r.State == api.StateCreating && r.SaveToken != "" && !r.FromDisk {
+	if r.State == api.StateCreating && r.SaveToken != "" && r.SaveToken != r.GuestToken && !r.FromDisk {
 		old := s.connect(r.ID, r.SaveToken)
 		err := configure(old)
 		old.Close()
@@ -265,12 +270,10 @@ func (s *Service) greet(ctx context.Context, r *row) error {
 	return configure(s.guest(r.ID, r.Generation, r.GuestToken))
 }
 
-// pids is how many tasks a sandbox may have: as given, or by its memory, since a copy of a program takes about 4 MiB of it.
-func (s *Service) pids(r *row) int64 {
-	if s.Defaults.Pids > 0 {
-		return s.Defaults.Pids
-	}
-	return min(max(r.MemoryMiB/6, 128), 4096)
+// own is what a sandbox's guest is told that is this sandbox's and no copy's.
+func (s *Service) own(ctx context.Context, r *row) (guest.Configure, error) {
+	c := guest.Configure{Hostname: hostname(r), Env: orEmpty(r.Env), Pids: s.Defaults.PidsOf(r.MemoryMiB)}
+	return c, s.asImage(ctx, r, &c)
 }
 
 // halt ends a stopping sandbox and keeps its disk and what its processes wrote.

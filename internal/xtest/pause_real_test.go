@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -228,6 +230,8 @@ func TestRealSnapshots(t *testing.T) {
 	}
 }
 
+var sandboxID = regexp.MustCompile(`sbx_[a-z0-9]{20}`)
+
 // TestReadyPool has creates take sandboxes that were booted before: none twice, each as if it had been made for its caller.
 func TestReadyPool(t *testing.T) {
 	r := StartReal(t, "--ready-memory-mib", "96")
@@ -268,8 +272,9 @@ func TestReadyPool(t *testing.T) {
 		}
 		ids[id] = true
 	})
-	// They outlive a server, and the next one's look at the node.
-	eventually(t, func() bool { return ready().Ready >= 1 })
+	// They outlive a server, and the next one's look at the node. What a server that is killed was making is given up only in minutes.
+	full := func() bool { k := ready(); return k.Ready >= 1 && k.Ready >= k.Target && k.Making == 0 }
+	eventually(t, full)
 	r.Kill()
 	r.Serve()
 	third := Sandbox(t, r.Client, want)
@@ -278,6 +283,57 @@ func TestReadyPool(t *testing.T) {
 	}
 	if got := Exec(t, r.Client, third, "echo here").Stdout; got != "here\n" {
 		t.Errorf("after a restart: %q", got)
+	}
+	// What its guest is to know is told before its first command, by whichever server has that, and kept apart from what changes meanwhile.
+	eventually(t, full)
+	want.Name, want.Env = "told", map[string]string{"COLOR": "red"}
+	fourth := Sandbox(t, r.Client, want)
+	r.Kill()
+	r.Serve()
+	if got := Exec(t, r.Client, fourth, "echo $COLOR; hostname").Stdout; got != "red\ntold\n" {
+		t.Errorf("told by the next server: %q", got)
+	}
+	Must(t, r.Client, api.UpdateSandbox, api.UpdateSandboxIn{SandboxIn: in(fourth), Env: map[string]string{"COLOR": "green"}})
+	r.Kill()
+	r.Serve()
+	if got := Exec(t, r.Client, fourth, "echo $COLOR").Stdout; got != "green\n" {
+		t.Errorf("changed since: %q", got)
+	}
+	// One that nobody named is as one that was booted for its caller.
+	plain := api.CreateSandboxIn{Resources: want.Resources}
+	Sandbox(t, r.Client, plain) // asks for others
+	eventually(t, full)
+	taken := ready().Taken
+	fifth := Sandbox(t, r.Client, plain)
+	if k := ready(); k.Taken != taken+1 {
+		t.Errorf("after a create: %+v", k)
+	}
+	const facts = "hostname | tr -d '\n'; cat /etc/hostname; grep -h . /sys/fs/cgroup/*/pids.max /sys/fs/cgroup/pids.max 2>/dev/null | sort | head -1; env | grep -c COLOR"
+	if got, as := Exec(t, r.Client, fifth, facts).Stdout, Exec(t, r.Client, first, facts).Stdout; strings.ReplaceAll(got, fifth[4:12], "") != strings.ReplaceAll(as, first[4:12], "") {
+		t.Errorf("one that was ready says %q, one that was booted %q", got, as)
+	}
+	// Those that died meanwhile are booted by the create that takes them.
+	eventually(t, full)
+	mine := map[string]bool{}
+	for _, sb := range Must(t, r.Client, api.ListSandboxes, api.ListSandboxesIn{}).Items {
+		mine[sb.ID] = true
+	}
+	ofPool := func() (pids []int) {
+		for _, p := range processes() {
+			if id := sandboxID.FindString(p.args); id != "" && !mine[id] && strings.Contains(p.args, r.Dir) {
+				pids = append(pids, p.pid)
+			}
+		}
+		return pids
+	}
+	for _, pid := range ofPool() {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // a kernel or its file server
+	}
+	eventually(t, func() bool { return len(ofPool()) == 0 })
+	time.Sleep(200 * time.Millisecond) // until the node has seen it; one that dies later has died with its caller
+	sixth := Sandbox(t, r.Client, plain)
+	if got := Exec(t, r.Client, sixth, "echo here").Stdout; got != "here\n" {
+		t.Errorf("one that had died: %q", got)
 	}
 	var out, errout bytes.Buffer
 	env := map[string]string{"BERTH_URL": r.URL, "BERTH_API_KEY": r.Key, "BERTH_DATA": t.TempDir()}

@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 
 	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
@@ -130,13 +132,7 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
 	take := func(record) error {
-		var err error
-		if opts.Memory {
-			err = s.write(sb, temp)
-		}
-		if err == nil {
-			err = s.disks.Copy(sb.id, savePrefix+name, 0)
-		}
+		err := s.moment(sb, name, temp, opts.Memory)
 		if err != nil {
 			err = errors.Join(err, s.removeSave(name)) // at once: the record needs room
 		}
@@ -186,6 +182,37 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 		return nil, fmt.Errorf("keep save: %w", err)
 	}
 	return out, disk.SyncFolder(s.path("saves"))
+}
+
+// moment writes the memory of a sandbox that stands still, and copies its disk.
+func (s *Supervisor) moment(sb *sandbox, name, dir string, memory bool) error {
+	if !memory {
+		return s.disks.Copy(sb.id, savePrefix+name, 0)
+	}
+	written, copied := make(chan error, 1), make(chan error, 1)
+	go func() {
+		err := s.write(sb, dir)
+		written <- err
+	}()
+	// gVisor brings all that it holds of files to the disk before it writes the first page, so that the disk does not change any more from then on. Copied
+	// at the end it would wait until the disk has taken all the pages.
+	pages, tick := filepath.Join(dir, checkpointfiles.PagesFileName), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-written:
+			if err != nil {
+				return err
+			}
+			return s.disks.Copy(sb.id, savePrefix+name, 0)
+		case <-tick.C:
+		}
+		if info, err := os.Stat(pages); err == nil && info.Size() > 0 {
+			break
+		}
+	}
+	go func() { copied <- s.disks.Copy(sb.id, savePrefix+name, 0) }()
+	return errors.Join(<-written, <-copied)
 }
 
 // linkMemory gives a memory folder's files a second name: nobody changes them.

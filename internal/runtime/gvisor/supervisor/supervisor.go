@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,7 @@ type Supervisor struct {
 	boots  chan struct{} // a slot for each boot at a time
 	events *hub
 	exe    sync.RWMutex // of specutils.ExePath
+	direct atomic.Bool  // pages are written past the page cache
 
 	work sync.WaitGroup // operations and watches of deaths
 	ops  sync.WaitGroup // operations
@@ -149,6 +151,7 @@ func (s *Supervisor) open(ctx context.Context) error {
 	for _, c := range s.groups.Missing() {
 		s.hello.Warnings = append(s.hello.Warnings, "limits of "+c+" are not enforced: this kernel has no such cgroup controller")
 	}
+	s.work.Go(s.tryWrites)
 	return s.recover(ctx)
 }
 

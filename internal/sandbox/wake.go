@@ -146,7 +146,27 @@ func (s *Service) wakeUp(ctx context.Context, r *row) error {
 	s.booted(r, false)
 	r.BootGeneration, r.Unsettled = r.Generation, r.Depth != api.DepthFrozen
 	r.ActiveAt = db.Micros(s.Now())
+	if r.Unsettled {
+		s.mu.Lock()
+		s.woken[r.ID] = time.Now()
+		s.mu.Unlock()
+	}
 	return s.move(ctx, r, api.StateRunning)
+}
+
+// settleAfter is how long after a wake the node still keeps what it would be undone with: letting go of much memory takes the cores from the first commands.
+const settleAfter = 2 * time.Second
+
+// justWoken reports whether a wake is not to be settled yet. The next look at all sandboxes asks again.
+func (s *Service) justWoken(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ok := s.woken[id]
+	if ok && time.Since(at) < settleAfter {
+		return true
+	}
+	delete(s.woken, id)
+	return false
 }
 
 // sleepOn takes a sandbox back to paused that could not be woken. What it was is kept.

@@ -99,6 +99,7 @@ type origin struct {
 	fresh  bool    // an empty disk
 	memory *memory // of a kernel that is brought back; nil boots
 	dir    string  // of the memory
+	undone bool    // nothing is left of a boot that fails
 }
 
 // make makes a sandbox: begin makes its disk and says how it boots.
@@ -355,8 +356,8 @@ func (s *Supervisor) launch(sb *sandbox, from origin) (*live, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read spec: %w", err)
 	}
-	verified, cancel := from.verify()
-	defer cancel()
+	files := from.verify()
+	defer files.cancel()
 	cont, err := s.container(conf, container.Args{ID: sb.id, Spec: spec, BundleDir: sb.bundle()}, from)
 	if err != nil {
 		return nil, fmt.Errorf("make container: %w", err)
@@ -376,15 +377,29 @@ func (s *Supervisor) launch(sb *sandbox, from origin) (*live, error) {
 		return nil, fmt.Errorf("watch sandbox: %w", err)
 	}
 	s.watchDeath(sb, l)
-	if err := <-verified; err != nil {
+	if from.memory == nil {
+		if err := cont.Start(conf); err != nil {
+			return nil, fmt.Errorf("start container: %w", err)
+		}
+		return l, nil
+	}
+	if err := <-files.state; err != nil {
 		return nil, err
 	}
-	if from.memory == nil {
-		err = cont.Start(conf)
-	} else {
-		pages := filepath.Join(from.dir, checkpointfiles.PagesFileName)
-		l.lazy = true
-		err = cont.Restore(conf, from.dir, from.memory.direct(pages), true, nil) // pages are read when they are needed
+	if !from.undone { // what runs changes the disk for good
+		if err := <-files.pages; err != nil {
+			return nil, err
+		}
+		files.pages = nil
+	}
+	l.lazy = true
+	direct := from.memory.direct(filepath.Join(from.dir, checkpointfiles.PagesFileName))
+	err = cont.Restore(conf, from.dir, direct, true, nil) // pages are read when they are needed
+	if files.pages != nil {
+		// It has run meanwhile, without a network and on a disk that goes with it. What is wrong with its pages is why it did not come up, where it did not.
+		if err := <-files.pages; err != nil {
+			return nil, err
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start container: %w", err)
@@ -392,16 +407,27 @@ func (s *Supervisor) launch(sb *sandbox, from origin) (*live, error) {
 	return l, nil
 }
 
-// verify begins to read the memory's files, while the processes that will have it start.
-func (o origin) verify() (<-chan error, context.CancelFunc) {
-	done := make(chan error, 1)
+// verified says what came of reading the files of a memory.
+type verified struct {
+	state, pages <-chan error
+	cancel       context.CancelFunc
+}
+
+// verify begins to read the memory's files, those of the kernel itself first, while the processes that will have it start.
+func (o origin) verify() verified {
+	state, pages := make(chan error, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	if o.memory == nil {
-		done <- nil
-		return done, cancel
+	if o.memory != nil {
+		go func() {
+			err := o.memory.verify(ctx, o.dir, checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName)
+			state <- err
+			if err == nil {
+				err = o.memory.verify(ctx, o.dir, checkpointfiles.PagesFileName)
+			}
+			pages <- err
+		}()
 	}
-	go func() { done <- o.memory.verify(ctx, o.dir) }()
-	return done, cancel
+	return verified{state, pages, cancel}
 }
 
 // container starts the processes of a sandbox: of this program, or of the one that its memory is of. gVisor takes the program's path from a global variable.

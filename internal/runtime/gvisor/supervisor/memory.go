@@ -88,8 +88,9 @@ func mountsOf(spec *specs.Spec) []string {
 	return out
 }
 
-// write has gVisor write the kernel of a frozen sandbox into a new folder. Nothing is durable yet, and nothing describes it: finish does that.
-func (s *Supervisor) write(sb *sandbox, dir string) error {
+// write has gVisor write the kernel of a frozen sandbox into a new folder. Nothing is durable yet, and nothing describes it: finish does that. A brief one
+// is written past the page cache where the disk is quick; of another the cache has the pages for finish, and for a wake that comes soon.
+func (s *Supervisor) write(sb *sandbox, dir string, brief bool) error {
 	l := sb.current()
 	if l == nil || l.cont == nil {
 		return errs.E(errs.Unavailable, "the memory of this sandbox cannot be written: gVisor's state of it was lost").Because("freeze_failed")
@@ -101,7 +102,7 @@ func (s *Supervisor) write(sb *sandbox, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := l.cont.Checkpoint(conf, dir, gsandbox.CheckpointOpts{Compression: statefile.CompressionLevelNone, Resume: true, Direct: s.direct.Load()}); err != nil {
+	if err := l.cont.Checkpoint(conf, dir, gsandbox.CheckpointOpts{Compression: statefile.CompressionLevelNone, Resume: true, Direct: brief && s.direct.Load()}); err != nil {
 		return fmt.Errorf("write memory: %w", err)
 	}
 	return nil
@@ -200,9 +201,9 @@ func (s *Supervisor) fits(m *memory, spec runtime.Spec) error {
 	return nil
 }
 
-// verify reads all files of a memory folder and compares them.
-func (m *memory) verify(ctx context.Context, dir string) error {
-	for _, name := range memoryFiles {
+// verify reads files of a memory folder and compares them.
+func (m *memory) verify(ctx context.Context, dir string, names ...string) error {
+	for _, name := range names {
 		path := filepath.Join(dir, name)
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {

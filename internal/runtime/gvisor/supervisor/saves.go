@@ -132,7 +132,7 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
 	take := func(record) error {
-		err := s.moment(sb, name, temp, opts.Memory)
+		err := s.moment(sb, name, temp, opts)
 		if err != nil {
 			err = errors.Join(err, s.removeSave(name)) // at once: the record needs room
 		}
@@ -185,13 +185,13 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 }
 
 // moment writes the memory of a sandbox that stands still, and copies its disk.
-func (s *Supervisor) moment(sb *sandbox, name, dir string, memory bool) error {
-	if !memory {
+func (s *Supervisor) moment(sb *sandbox, name, dir string, opts runtime.SaveOptions) error {
+	if !opts.Memory {
 		return s.disks.Copy(sb.id, savePrefix+name, 0)
 	}
 	written, copied := make(chan error, 1), make(chan error, 1)
 	go func() {
-		err := s.write(sb, dir)
+		err := s.write(sb, dir, opts.Brief)
 		written <- err
 	}()
 	// gVisor brings all that it holds of files to the disk before it writes the first page, so that the disk does not change any more from then on. Copied
@@ -301,7 +301,7 @@ func (s *Supervisor) Clone(ctx context.Context, spec runtime.Spec, name string, 
 
 // cloned copies the disk of a save for a new sandbox, and says how it boots.
 func (s *Supervisor) cloned(save *runtime.Save, spec runtime.Spec, opts runtime.CloneOptions) (origin, error) {
-	from := origin{}
+	from := origin{undone: true}
 	if save.Image != spec.Image {
 		return from, errs.E(errs.InvalidInput, "the save %s is of another image", save.Name).Because("image")
 	}

@@ -62,7 +62,7 @@ func (s *Supervisor) Suspend(ctx context.Context, id string, generation int64) (
 
 // suspended writes the memory of a sandbox that stands still, and then says that this is what there is of it.
 func (s *Supervisor) suspended(sb *sandbox, r record) error {
-	if err := s.write(sb, sb.memory()); err != nil {
+	if err := s.write(sb, sb.memory(), false); err != nil {
 		return err
 	}
 	if _, err := s.finish(r, sb.memory(), false); err != nil {
@@ -226,7 +226,7 @@ func (s *Supervisor) wake(ctx context.Context, sb *sandbox, r record, spec runti
 		err = errors.Join(s.disks.Remove(wakeDisk(sb.id)), s.disks.Copy(sb.id, wakeDisk(sb.id), 0))
 	}
 	if err == nil {
-		err = s.boot(sb, now, origin{memory: m, dir: sb.memory()})
+		err = s.boot(sb, now, origin{memory: m, dir: sb.memory(), undone: now.Unsettled})
 	}
 	if err != nil {
 		r.Generation = spec.Generation

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -65,6 +66,12 @@ func aligned(n int) []byte {
 	return b[skip : skip+n]
 }
 
+// blocks are those that files are read by. More than 256 KiB does not stay in the processor's cache.
+var blocks = sync.Pool{New: func() any {
+	b := aligned(256 << 10)
+	return &b
+}}
+
 // sum reads a file whole: from the page cache where most of it is there, else past it.
 func sum(ctx context.Context, path string) (checksum, error) {
 	f, err := openPages(path)
@@ -77,7 +84,9 @@ func sum(ctx context.Context, path string) (checksum, error) {
 		return checksum{}, err
 	}
 	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
-	buf := aligned(256 << 10) // more does not stay in the processor's cache
+	block, _ := blocks.Get().(*[]byte)
+	defer blocks.Put(block)
+	buf := *block
 	var n int64
 	for ctx.Err() == nil {
 		k, err := f.Read(buf)

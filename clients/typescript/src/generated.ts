@@ -780,6 +780,51 @@ export interface KeysRevokeOutput {
   replayed?: boolean | undefined;
 }
 
+/** The input of pools.list. */
+export interface PoolsListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+}
+
+/** The output of pools.list. */
+export interface PoolsListOutput {
+  items: {
+    /** What runs sandboxes there. */
+    driver: string;
+    /** Memory of all nodes; 0 where unknown. */
+    memoryMiB: number;
+    nodes: number;
+    /** local is this machine. */
+    poolId: string;
+    /** What was booted before anybody asked, and what is wanted. */
+    ready: {
+      diskGiB: number;
+      /** Name of the image, or its id. */
+      image: string;
+      internet: boolean;
+      making: number;
+      memoryMiB: number;
+      /** Creates that found none. */
+      missed: number;
+      /** That a create gets at once. */
+      ready: number;
+      /** Others are brought back from a save instead of booting. */
+      seed: boolean;
+      /** Creates that got one since the server began. */
+      taken: number;
+      /** That are wanted, by the creates of the last quarter of an hour. */
+      target: number;
+      vcpu: number;
+    }[];
+    /** Cores of all nodes; 0 where unknown. */
+    vcpu: number;
+  }[];
+  /** Pass it as cursor for the next page; null on the last one. */
+  nextCursor: string | null;
+}
+
 /** The input of processes.follow. */
 export interface ProcessesFollowInput {
   processId: string;
@@ -1867,6 +1912,49 @@ export class Keys {
   }
 }
 
+export class Pools {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** List pools: Lists the pools of machines and the sandboxes that each keeps ready, so that a create need not wait for a boot. */
+  list(input: PoolsListInput = {}, options?: CallOptions): ListCall<PoolsListOutput, {
+    /** What runs sandboxes there. */
+    driver: string;
+    /** Memory of all nodes; 0 where unknown. */
+    memoryMiB: number;
+    nodes: number;
+    /** local is this machine. */
+    poolId: string;
+    /** What was booted before anybody asked, and what is wanted. */
+    ready: {
+      diskGiB: number;
+      /** Name of the image, or its id. */
+      image: string;
+      internet: boolean;
+      making: number;
+      memoryMiB: number;
+      /** Creates that found none. */
+      missed: number;
+      /** That a create gets at once. */
+      ready: number;
+      /** Others are brought back from a save instead of booting. */
+      seed: boolean;
+      /** Creates that got one since the server began. */
+      taken: number;
+      /** That are wanted, by the creates of the last quarter of an hour. */
+      target: number;
+      vcpu: number;
+    }[];
+    /** Cores of all nodes; 0 where unknown. */
+    vcpu: number;
+  }> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/pools", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+}
+
 export class Processes {
   readonly #transport: Transport;
 
@@ -2101,6 +2189,7 @@ export class Operations {
   readonly files: Files;
   readonly images: Images;
   readonly keys: Keys;
+  readonly pools: Pools;
   readonly processes: Processes;
   readonly registries: Registries;
   readonly sandboxes: Sandboxes;
@@ -2114,6 +2203,7 @@ export class Operations {
     this.files = new Files(transport);
     this.images = new Images(transport);
     this.keys = new Keys(transport);
+    this.pools = new Pools(transport);
     this.processes = new Processes(transport);
     this.registries = new Registries(transport);
     this.sandboxes = new Sandboxes(transport);

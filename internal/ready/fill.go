@@ -80,8 +80,9 @@ func (p *Pool) step(ctx context.Context) (more bool, err error) {
 	if err := p.clean(ctx); err != nil {
 		return false, err
 	}
+	targets := p.targets()
 	if now := p.cfg.Now(); now.Sub(p.inspected) >= inspectEvery {
-		if err := p.inspect(ctx); err != nil {
+		if err := errors.Join(p.inspect(ctx), p.wither(ctx, targets)); err != nil {
 			return false, err
 		}
 		p.inspected = now
@@ -90,7 +91,6 @@ func (p *Pool) step(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	targets := p.targets()
 	for k, c := range have {
 		if c.ready <= targets[k] {
 			continue
@@ -114,6 +114,16 @@ func (p *Pool) step(ctx context.Context) (more bool, err error) {
 		return true, p.make(ctx, k)
 	}
 	return false, nil
+}
+
+// wither gives up the seeds of kinds that nobody has asked for in a long time.
+func (p *Pool) wither(ctx context.Context, wanted map[Kind]int) error {
+	for k := range wanted {
+		if err := p.renew(ctx, k.seed()); err != nil {
+			return err
+		}
+	}
+	return p.giveUp(ctx, p.cfg.Now().Add(-idleSeeds))
 }
 
 // inspectEvery is how often it is looked whether those that are ready still run.

@@ -240,6 +240,32 @@ func TestSpoiledSeed(t *testing.T) {
 	}
 }
 
+// TestSeedsWither keeps the seed of what is asked for now and then, and lets go of one that is not.
+func TestSeedsWither(t *testing.T) {
+	p, _ := open(t, 10*memberMiB, fake.Everything())
+	now := time.Now()
+	p.cfg.Now = func() time.Time { return now }
+	p.Asked(small, false)
+	settle(t, p)
+	for range 3 {
+		now = now.Add(idleSeeds - time.Hour)
+		p.Asked(small, false)
+		settle(t, p)
+	}
+	if seed, err := p.Seed(t.Context(), small); err != nil || seed == nil {
+		t.Fatalf("the seed of what is asked for: %v, %v", seed, err)
+	}
+	now = now.Add(idleSeeds + time.Hour)
+	settle(t, p)
+	if seed, err := p.Seed(t.Context(), small); err != nil || seed != nil {
+		t.Errorf("the seed of what nobody asks for any more: %v, %v", seed, err)
+	}
+	settle(t, p)
+	if saves, err := p.cfg.Driver.Saves(t.Context()); err != nil || len(saves) != 0 {
+		t.Errorf("what the node keeps: %+v, %v", saves, err)
+	}
+}
+
 func TestRun(t *testing.T) {
 	p, f := open(t, 4*memberMiB, fake.Everything())
 	ctx, cancel := context.WithCancel(t.Context())

@@ -145,6 +145,28 @@ func (p *Pool) seeds(ctx context.Context) (map[Kind]string, error) {
 	return out, rows.Err()
 }
 
+// renewAfter is how old the time of a seed's last use may be.
+const renewAfter = time.Hour
+
+// renew notes that a seed is of use.
+func (p *Pool) renew(ctx context.Context, k Kind) error {
+	now := p.cfg.Now()
+	_, err := p.cfg.DB.ExecContext(ctx, `UPDATE ready_seeds SET at = $1 WHERE state = 'ready' AND image = $2 AND vcpu_milli = $3 AND memory_mib = $4 AND internet = $5 AND at < $6`,
+		db.Micros(now), k.Image, k.VCPUMilli, k.MemoryMiB, flag(k.Internet), db.Micros(now.Add(-renewAfter)))
+	if err != nil {
+		return fmt.Errorf("renew seed: %w", err)
+	}
+	return nil
+}
+
+// giveUp has the seeds removed that were last of use before a time.
+func (p *Pool) giveUp(ctx context.Context, before time.Time) error {
+	if _, err := p.cfg.DB.ExecContext(ctx, `UPDATE ready_seeds SET state = 'dropping' WHERE state = 'ready' AND at < $1`, db.Micros(before)); err != nil {
+		return fmt.Errorf("give up seeds: %w", err)
+	}
+	return nil
+}
+
 // begin writes down that a sandbox of a kind is being made, before anything of it is.
 func (p *Pool) begin(ctx context.Context, k Kind, id, token string) error {
 	_, err := p.cfg.DB.ExecContext(ctx, `INSERT INTO ready_sandboxes (id, state, image, vcpu_milli, memory_mib, disk_gib, internet, token, at)

@@ -167,10 +167,17 @@ func (d *Driver) status(ctx context.Context, path string, in any) (runtime.Statu
 // errNoProcess says that nothing was sent, as nobody listens.
 var errNoProcess = errors.New("berth-runtime does not answer")
 
-// call makes one call. Where nobody listens the process is started first; a call that was under way when it ended is not repeated.
+// reads are the calls that change nothing.
+var reads = map[string]bool{wire.PathGet: true, wire.PathList: true, wire.PathStats: true, wire.PathSaves: true}
+
+// call makes one call. Where nobody listens the process is started first; a call that was under way when it ended is repeated only where that changes nothing.
+// The socket of one that was killed may take connections for a moment longer.
 func (d *Driver) call(ctx context.Context, method, path string, in, out any) error {
 	err := d.try(ctx, method, path, in, out)
-	if !errors.Is(err, errNoProcess) {
+	switch e := errs.From(err); {
+	case errors.Is(err, errNoProcess):
+	case reads[path] && e != nil && e.Reason == "runtime_restarted":
+	default:
 		return err
 	}
 	if err := d.ensure(ctx); err != nil {

@@ -273,7 +273,8 @@ func (s *Service) greet(ctx context.Context, r *row) error {
 // own is what a sandbox's guest is told that is this sandbox's and no copy's.
 func (s *Service) own(ctx context.Context, r *row) (guest.Configure, error) {
 	c := guest.Configure{Hostname: hostname(r), Env: orEmpty(r.Env), Pids: s.Defaults.PidsOf(r.MemoryMiB)}
-	return c, s.asImage(ctx, r, &c)
+	err := s.asImage(ctx, r, &c)
+	return c, err
 }
 
 // halt ends a stopping sandbox and keeps its disk and what its processes wrote.

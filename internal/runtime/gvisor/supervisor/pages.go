@@ -72,9 +72,18 @@ var blocks = sync.Pool{New: func() any {
 	return &b
 }}
 
-// sum reads a file whole: from the page cache where most of it is there, else past it.
+// sum reads a file whole: from the page cache where most of it is there, else past it where the file system can.
 func sum(ctx context.Context, path string) (checksum, error) {
-	f, err := openPages(path)
+	if !cached(path) {
+		if got, err := sumBy(ctx, path, unix.O_DIRECT); err == nil || ctx.Err() != nil {
+			return got, err
+		}
+	}
+	return sumBy(ctx, path, 0)
+}
+
+func sumBy(ctx context.Context, path string, flags int) (checksum, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|flags, 0)
 	if err != nil {
 		return checksum{}, err
 	}
@@ -101,15 +110,6 @@ func sum(ctx context.Context, path string) (checksum, error) {
 		}
 	}
 	return checksum{}, ctx.Err()
-}
-
-func openPages(path string) (*os.File, error) {
-	if !cached(path) {
-		if f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0); err == nil { // some file systems refuse it
-			return f, nil
-		}
-	}
-	return os.Open(path)
 }
 
 // direct reports whether a memory's pages are read past the page cache. What is on the disk is, also where the cache has it: gVisor takes 1 GiB in a third of

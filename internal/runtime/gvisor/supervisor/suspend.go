@@ -107,8 +107,12 @@ func (s *Supervisor) still(sb *sandbox, r record, during phase, do func(now reco
 	if err := sb.put(now); err != nil {
 		return err
 	}
-	err := s.unplug(r)
-	if err == nil && r.Phase == running {
+	if err := s.unplug(r); err != nil {
+		s.undone(sb, r)
+		return err
+	}
+	var err error
+	if r.Phase == running {
 		err = l.cont.Pause()
 	}
 	if err == nil {

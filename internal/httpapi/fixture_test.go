@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/berthrun/berth/api/op"
@@ -113,6 +114,7 @@ func registry() *op.Registry {
 
 // fakePath decodes, acts and remembers what it was given; fail makes it fail instead.
 type fakePath struct {
+	mu     sync.Mutex // of what the last call was
 	fail   error
 	raw    json.RawMessage
 	caller *caller.Caller
@@ -120,7 +122,9 @@ type fakePath struct {
 }
 
 func (p *fakePath) Do(ctx context.Context, o *op.Operation, raw json.RawMessage, _ call.Options) (*call.Result, error) {
+	p.mu.Lock()
 	p.raw, p.caller = raw, caller.From(ctx)
+	p.mu.Unlock()
 	if p.panics {
 		panic("a bug with a secret inside")
 	}

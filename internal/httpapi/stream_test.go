@@ -106,7 +106,9 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // Stream implements Path.
 func (p *fakePath) Stream(ctx context.Context, o *op.StreamOperation, raw json.RawMessage, s *op.Stream) error {
+	p.mu.Lock()
 	p.raw = raw
+	p.mu.Unlock()
 	if p.fail != nil {
 		return p.fail
 	}

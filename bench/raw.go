@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,3 +94,123 @@ func (r *raw) end() {
 	}
 	_ = os.RemoveAll(r.dir)
 }
+
+// rawTimes are those of gVisor's two ways to read the pages of a checkpoint: through the page cache, and past it.
+type rawTimes [2][]time.Duration
+
+func (t *rawTimes) add(counts bool, restore func(direct bool) (time.Duration, error)) error {
+	for way, direct := range []bool{false, true} {
+		d, err := restore(direct)
+		if err != nil {
+			return err
+		}
+		if counts {
+			t[way] = append(t[way], d)
+		}
+	}
+	return nil
+}
+
+// best gives the times of the faster way, and its name.
+func (t *rawTimes) best(then string) ([]time.Duration, string) {
+	if median(t[1]) < median(t[0]) {
+		return t[1], "`runsc restore --background --direct` " + then
+	}
+	return t[0], "`runsc restore --background` " + then
+}
+
+// restored brings a container back, runs a command in it and kills it.
+func (r *raw) restored(ctx context.Context, image string, direct bool) (time.Duration, error) {
+	defer r.kill(ctx)
+	return timed(func() error {
+		if err := r.restore(ctx, image, direct); err != nil {
+			return err
+		}
+		return r.true(ctx)
+	})
+}
+
+// rawCopies restores one checkpoint many times, each on a disk of its own, and times it.
+func (b *bench) rawCopies(ctx context.Context, rootfs, image string, direct bool, n, first int) (time.Duration, error) {
+	all := make([]*raw, n)
+	for i := range all {
+		r, err := b.newRaw(rootfs, first+i)
+		if err != nil {
+			return 0, err
+		}
+		defer r.end()
+		if err := r.holds(150); err != nil {
+			return 0, err
+		}
+		all[i] = r
+	}
+	return timed(func() error {
+		return each(n, func(i int) error {
+			if err := all[i].restore(ctx, image, direct); err != nil {
+				return err
+			}
+			return all[i].true(ctx)
+		})
+	})
+}
+
+// heldRaw is a container of gVisor's own program whose one process holds memory.
+func (b *bench) heldRaw(ctx context.Context, rootfs string, n, mib int) (*raw, error) {
+	r, err := b.newRaw(rootfs, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.holds(mib); err != nil {
+		r.end()
+		return nil, err
+	}
+	if err := r.run(ctx); err != nil {
+		r.end()
+		return nil, err
+	}
+	for ctx.Err() == nil {
+		if _, err := os.Stat(filepath.Join(r.dir, "upper", "held")); err == nil {
+			return r, nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	r.end()
+	return nil, ctx.Err()
+}
+
+// holds has the container's process hold memory, and write a file once it does.
+func (r *raw) holds(mib int) error {
+	sp := spec(filepath.Join(r.dir, "rootfs"))
+	program := strings.Replace(holder, `print("held", flush=True)`, `open("/held", "w").close()`, 1)
+	sp["process"].(map[string]any)["args"] = []string{"python3", "-c", program, strconv.Itoa(mib)}
+	config, err := json.Marshal(sp)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.dir, "config.json"), config, 0o600)
+}
+
+// checkpoint writes the container's kernel to a folder and ends it.
+func (r *raw) checkpoint(ctx context.Context, image string, direct bool) error {
+	if err := os.Mkdir(image, 0o700); err != nil {
+		return err
+	}
+	out, err := r.command(ctx, "checkpoint", "--image-path", image, "--direct="+strconv.FormatBool(direct), "--compression=none", r.id).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("runsc checkpoint: %w: %s", err, out)
+	}
+	r.kill(ctx)
+	return nil
+}
+
+// restore brings it back; its pages are read when they are needed.
+func (r *raw) restore(ctx context.Context, image string, direct bool) error {
+	c := r.command(ctx, "restore", "--detach", "--background", "--direct="+strconv.FormatBool(direct), "--image-path", image, "--bundle", r.dir, r.id)
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("runsc restore: %w", err)
+	}
+	return nil
+}
+
+// kill ends the container and keeps its disk.
+func (r *raw) kill(ctx context.Context) { _ = r.command(ctx, "delete", "--force", r.id).Run() }

@@ -109,7 +109,7 @@ func (m *Manager) Setup(id string, slot int, internet bool) error {
 	if err := <-done; err != nil {
 		return errors.Join(err, m.Teardown(id, slot))
 	}
-	if err := m.setupOutside(slot, internet, id); err != nil {
+	if err := m.setupOutside(slot, name, id); err != nil {
 		return errors.Join(err, m.Teardown(id, slot))
 	}
 	return nil
@@ -160,9 +160,8 @@ func (m *Manager) setupInside(id string, slot int, name string, host int) error 
 	return nil
 }
 
-func (m *Manager) setupOutside(slot int, internet bool, id string) error {
-	name := m.Link(slot, internet)
-	l, err := m.cable(slot, internet)
+func (m *Manager) setupOutside(slot int, name, id string) error {
+	l, err := findCable(name)
 	if err != nil {
 		return err
 	}
@@ -182,7 +181,7 @@ func (m *Manager) setupOutside(slot int, internet bool, id string) error {
 
 // Connect sets the host's end of the cable up.
 func (m *Manager) Connect(slot int, internet bool) error {
-	l, err := m.cable(slot, internet)
+	l, err := findCable(m.Link(slot, internet))
 	if err != nil {
 		return err
 	}
@@ -194,7 +193,7 @@ func (m *Manager) Connect(slot int, internet bool) error {
 
 // Disconnect sets the host's end of the cable down until Connect: what is sent either way meanwhile is lost, as on a cable that is not plugged in.
 func (m *Manager) Disconnect(slot int, internet bool) error {
-	l, err := m.cable(slot, internet)
+	l, err := findCable(m.Link(slot, internet))
 	if err != nil {
 		return err
 	}
@@ -204,8 +203,7 @@ func (m *Manager) Disconnect(slot int, internet bool) error {
 	return nil
 }
 
-func (m *Manager) cable(slot int, internet bool) (netlink.Link, error) {
-	name := m.Link(slot, internet)
+func findCable(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("find cable %s: %w", name, err)

@@ -139,6 +139,7 @@ type bench struct {
 	reg   *op.Registry
 	audit *audit.Log
 	logs  *strings.Builder
+	log   *slog.Logger // one for all servers: it writes to logs one line at a time
 }
 
 func newBench(t *testing.T, d *db.DB) *bench {
@@ -147,12 +148,13 @@ func newBench(t *testing.T, d *db.DB) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, db: d, world: &world{effects: map[string]string{}}, audit: audit.New(audit.Config{DB: d}), logs: &strings.Builder{}}
+	b.log = slog.New(slog.NewTextHandler(b.logs, nil))
 	b.reg = b.world.registry()
 	return b
 }
 
 func (b *bench) path() *Path {
-	p := New(Config{DB: b.db, Authorizer: rule{}, Limiter: noLimit{}, Auditor: b.audit, Logger: slog.New(slog.NewTextHandler(b.logs, nil))})
+	p := New(Config{DB: b.db, Authorizer: rule{}, Limiter: noLimit{}, Auditor: b.audit, Logger: b.log})
 	b.t.Cleanup(func() {
 		if err := p.Close(context.Background()); err != nil {
 			b.t.Error(err)

@@ -66,9 +66,6 @@ func (s *Service) dropGuest(id string) {
 	s.samples.mu.Lock()
 	delete(s.samples.latest, id)
 	s.samples.mu.Unlock()
-	s.mu.Lock()
-	delete(s.woken, id)
-	s.mu.Unlock()
 }
 
 func (s *Service) dropGuests() {

@@ -125,8 +125,7 @@ type Service struct {
 	wg       sync.WaitGroup
 	ctx      context.Context // of Run: workers end with it
 	saving   map[string]*saving
-	woken    map[string]time.Time // when those woke that are not settled yet; of this process
-	cloning  chan struct{}        // holds one for each copy that is being made
+	cloning  chan struct{} // holds one for each copy that is being made
 }
 
 // New makes the service. Run carries its sandboxes on.
@@ -158,7 +157,7 @@ func New(c Config) *Service {
 	if c.DiskBounds == nil {
 		c.DiskBounds = func(context.Context, string) (int64, int64, error) { return 10, 30, nil }
 	}
-	s := &Service{Config: c, working: map[string]*worker{}, saving: map[string]*saving{}, woken: map[string]time.Time{}, cloning: make(chan struct{}, clonesAtOnce)}
+	s := &Service{Config: c, working: map[string]*worker{}, saving: map[string]*saving{}, cloning: make(chan struct{}, clonesAtOnce)}
 	s.samples.latest, s.samples.pending, s.samples.asking = map[string]reading{}, map[string][]sample{}, map[string]chan struct{}{}
 	s.guests.clients = map[string]*guestEntry{}
 	return s

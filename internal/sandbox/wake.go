@@ -146,11 +146,6 @@ func (s *Service) wakeUp(ctx context.Context, r *row) error {
 	s.booted(r, false)
 	r.BootGeneration, r.Unsettled = r.Generation, r.Depth != api.DepthFrozen
 	r.ActiveAt = db.Micros(s.Now())
-	if r.Unsettled {
-		s.mu.Lock()
-		s.woken[r.ID] = time.Now()
-		s.mu.Unlock()
-	}
 	return s.move(ctx, r, api.StateRunning)
 }
 
@@ -158,16 +153,7 @@ func (s *Service) wakeUp(ctx context.Context, r *row) error {
 const settleAfter = 2 * time.Second
 
 // justWoken reports whether a wake is not to be settled yet. The next look at all sandboxes asks again.
-func (s *Service) justWoken(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at, ok := s.woken[id]
-	if ok && time.Since(at) < settleAfter {
-		return true
-	}
-	delete(s.woken, id)
-	return false
-}
+func (s *Service) justWoken(r *row) bool { return s.Now().Sub(db.Time(r.StateAt)) < settleAfter }
 
 // sleepOn takes a sandbox back to paused that could not be woken. What it was is kept.
 func (s *Service) sleepOn(ctx context.Context, r *row, why error) error {

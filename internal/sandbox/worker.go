@@ -98,7 +98,7 @@ func (s *Service) advance(ctx context.Context, id string) (settled bool, err err
 	case api.StateWaking:
 		return false, s.wakeUp(ctx, r)
 	case api.StateRunning:
-		if r.Unsettled && !s.justWoken(id) {
+		if r.Unsettled && !s.justWoken(r) {
 			return true, s.letGo(ctx, r)
 		}
 	case api.StatePaused:

@@ -7,7 +7,9 @@ import (
 	"context"
 	"log/slog"
 	"net/http/httptest"
+	"os"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,7 +63,7 @@ type Options struct {
 func Start(t testing.TB, o Options) *InProcess {
 	t.Helper()
 	dir := t.TempDir()
-	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(slog.NewTextHandler(newTestWriter(t), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	o.Fake.Dir = dir + "/sandboxes"
 	d := fake.New(o.Fake)
 	t.Cleanup(func() { _ = d.Close() })
@@ -177,11 +179,30 @@ func serve(t testing.TB, cfg controlplane.Config) (plane *controlplane.Plane, ur
 	return plane, srv.URL, kill
 }
 
-// testWriter shows logs with the test that caused them.
-type testWriter struct{ t testing.TB }
+// testWriter shows logs with the test that caused them. What a server that was left to itself still has to say after the test goes to standard error.
+type testWriter struct {
+	t     testing.TB
+	mu    sync.Mutex
+	ended bool
+}
+
+func newTestWriter(t testing.TB) *testWriter {
+	w := &testWriter{t: t}
+	t.Cleanup(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = true
+	})
+	return w
+}
 
 // Write implements io.Writer.
-func (w testWriter) Write(p []byte) (int, error) {
+func (w *testWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return os.Stderr.Write(p)
+	}
 	w.t.Logf("%s", p)
 	return len(p), nil
 }

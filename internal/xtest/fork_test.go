@@ -134,6 +134,26 @@ func TestFork(t *testing.T) {
 			release()
 			l.becomes(t, first.Items[0].SandboxID, api.StateRunning)
 		})
+		t.Run("the original stands still only for the checkpoint", func(t *testing.T) {
+			defer l.well()
+			p := echo(t, l, id)
+			arrive, release := l.held("clone")
+			made := Must(t, c, api.ForkSandbox, api.ForkSandboxIn{SandboxIn: in(id), WaitIn: wait(0)})
+			removed(t, l, made.Items)
+			arrive(t)
+			l.echoes(t, id, p, "while the copy is made")
+			if out := Exec(t, c, id, "echo after > file; cat file"); out.Stdout != "after\n" || out.Woke != "" {
+				t.Errorf("the original: %+v", out)
+			}
+			if sb := l.get(t, made.Items[0].SandboxID); sb.State != api.StateCreating {
+				t.Errorf("the copy: %+v", sb)
+			}
+			release()
+			l.becomes(t, made.Items[0].SandboxID, api.StateRunning)
+			if out := Exec(t, c, made.Items[0].SandboxID, "cat file || echo none"); out.Stdout != "none\n" {
+				t.Errorf("the copy: %+v", out)
+			}
+		})
 		t.Run("more than may run", func(t *testing.T) {
 			if e := refusal(t, c, api.ForkSandbox, api.ForkSandboxIn{SandboxIn: in(id), Count: 20}); e.Code != "LIMIT_EXCEEDED" {
 				t.Errorf("%+v", e)

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -261,6 +262,68 @@ func TestClones(t *testing.T) {
 		}
 		if all, err := r.Saves(r.ctx()); err != nil || len(all) != 0 {
 			t.Errorf("Saves = %v, %v", all, err)
+		}
+	})
+}
+
+// TestStandsStill: while a sandbox is saved for its copies it stands still no longer than the save takes, and while they are made of it, it goes on.
+func TestStandsStill(t *testing.T) {
+	disks(t, func(t *testing.T, r *rig) {
+		spec := r.create()
+		var mu sync.Mutex
+		var answers []time.Time
+		ctx, cancel := context.WithCancel(r.ctx())
+		var asking sync.WaitGroup
+		defer asking.Wait()
+		defer cancel()
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := r.ask(spec.ID, "GET", "/hello", nil, nil); err != nil {
+					continue
+				}
+				mu.Lock()
+				answers = append(answers, time.Now())
+				mu.Unlock()
+			}
+		})
+		// during gives how often the sandbox answered while something went on.
+		during := func(do func() error) int {
+			began := time.Now()
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+			ended := time.Now()
+			mu.Lock()
+			defer mu.Unlock()
+			n := 0
+			for _, at := range answers {
+				if at.After(began) && at.Before(ended) {
+					n++
+				}
+			}
+			return n
+		}
+		saved := during(func() error {
+			_, err := r.Save(r.ctx(), spec.ID, 2, "fork_a", runtime.SaveOptions{Memory: true, Brief: true})
+			return err
+		})
+		for i := range 3 {
+			copied := spec
+			copied.ID, copied.Generation, copied.Hostname = id.New(id.Sandbox), 1, "copy"
+			n := during(func() error {
+				_, err := r.Clone(r.ctx(), copied, "fork_a", runtime.CloneOptions{})
+				return err
+			})
+			t.Logf("copy %d: %d answers of the original, %d while it was saved", i, n, saved)
+			if n < 3 {
+				t.Errorf("the original answered %d times while copy %d was made", n, i)
+			}
+			if err := r.Delete(r.ctx(), copied.ID, 2); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := r.Forget(r.ctx(), "fork_a"); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -178,7 +178,7 @@ func (s *Service) Explain(ctx context.Context, id string, err error) error {
 	switch e := errs.From(err); {
 	case e == nil:
 		return nil
-	case e.Code == errs.InvalidState && e.Reason == string(runtime.Stopped): // it was found dead when it was dialed again
+	case e.Code == errs.InvalidState && (e.Reason == string(runtime.Stopped) || e.Reason == string(runtime.Paused)): // it was found so when it was dialed again
 	case e.Code == errs.HostUnavailable, e.Code == errs.Unavailable, e.Code == errs.Timeout, e.Code == errs.Upstream:
 	case e.Code == errs.NotFound: // of a file, or its node no longer has the sandbox
 		if r, gerr := s.store.get(context.WithoutCancel(ctx), s.DB, id); gerr == nil && (r == nil || goes(r)) {
@@ -190,6 +190,9 @@ func (s *Service) Explain(ctx context.Context, id string, err error) error {
 	}
 	r := s.awaitDeath(ctx, id)
 	if r == nil {
+		if errs.From(err).Reason == string(runtime.Paused) {
+			return errPausedMeanwhile(api.StateRunning) // it was, and goes on
+		}
 		return err
 	}
 	if goes(r) {
@@ -197,8 +200,7 @@ func (s *Service) Explain(ctx context.Context, id string, err error) error {
 	}
 	switch r.State {
 	case api.StatePausing, api.StatePaused, api.StateWaking:
-		return errs.E(errs.Busy, "the sandbox was paused while the call ran").Because(api.StatePaused).After(time.Second).With("state", r.State).
-			Suggest("What ran is kept with its memory. Call again with the same idempotencyKey: it wakes and the call goes on.")
+		return errPausedMeanwhile(r.State)
 	}
 	e := errs.E(errs.InvalidState, "the sandbox ended while the call ran: %s", r.StopReason).Because(r.StopReason).With("state", r.State)
 	if r.StopReason == runtime.ReasonOutOfMemory {

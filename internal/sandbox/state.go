@@ -159,6 +159,8 @@ func errInvalidState(r *row, v verb) error {
 	switch {
 	case r.State == api.StateFailed:
 		return e.Suggest("It failed: %s. Delete it and create another.", r.Error)
+	case r.State == api.StateDeleting:
+		return e.Suggest("It is being deleted and does not come back. Create another.")
 	case r.State == api.StateStopped && v == verbWake:
 		return e.Suggest("It keeps no memory. start_sandbox boots it on its disk.")
 	case r.State == api.StateStopped && v == verbPause:
@@ -196,6 +198,12 @@ func wakingTool(r *row) string {
 func errDeletedMeanwhile(id string) error {
 	return errs.E(errs.NotFound, "the sandbox %s was deleted while the call ran", id).Because("deleted").
 		Suggest("Nothing of it is left. Create another one.").With("sandboxId", id)
+}
+
+// errPausedMeanwhile is the error of a call under which its sandbox was paused, by the state that it is in since.
+func errPausedMeanwhile(state string) error {
+	return errs.E(errs.Busy, "the sandbox was paused while the call ran").Because(api.StatePaused).After(time.Second).With("state", state).
+		Suggest("What ran is kept with its memory. Call again with the same idempotencyKey: it wakes and the call goes on.")
 }
 
 func errNotFound(id string) error {

@@ -18,6 +18,7 @@ func (s *suite) saves(t *testing.T) {
 	s.each(t, []part{
 		{"of every state", s.saveStates, true},
 		{"again", s.saveAgain, false},
+		{"dialed", s.saveDialed, false},
 		{"refused", s.saveRefused, true},
 		{"clone", s.clone, false},
 		{"clone refused", s.cloneRefused, true},
@@ -97,6 +98,39 @@ func (s *suite) withToken(t *testing.T, spec runtime.Spec, token string) *client
 	t.Helper()
 	spec.GuestToken = token
 	return s.guest(t, spec)
+}
+
+// saveDialed connects to a sandbox again and again while it is saved: it goes on in a moment, and is reached then.
+func (s *suite) saveDialed(t *testing.T) {
+	spec, _ := s.made(t)
+	s.guest(t, spec).hello()
+	saved := make(chan error, 1)
+	go func() {
+		var failed error
+		for range 3 {
+			name := id.New("snap")
+			_, err := s.Driver.Save(t.Context(), spec.ID, spec.Generation, name, runtime.SaveOptions{Memory: s.Driver.Capabilities().Memory, Brief: true})
+			failed = errors.Join(failed, err, s.Driver.Forget(t.Context(), name))
+		}
+		saved <- failed
+	}()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if conn, err := s.Driver.Dial(s.ctx(t), spec.ID, guest.Port); err != nil {
+			t.Errorf("Dial while it is saved: %v", err)
+		} else {
+			conn.Close()
+		}
+		select {
+		case err := <-saved:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // saveStates saves a sandbox in each of its states, which it stays in, and tries what was saved.

@@ -161,18 +161,47 @@ func (s *Supervisor) Update(ctx context.Context, id string, generation int64, re
 	return err
 }
 
-// Dial connects to a TCP port of a sandbox. It gives the connection and a pidfd that tells of the sandbox's death; the caller closes both.
+// standstill is how often it is looked whether a sandbox that stands still for a moment goes on.
+const standstill = 5 * time.Millisecond
+
+// unplugged is how often in a row a dial of a sandbox that goes on may find its cable out: it was plugged in meanwhile.
+const unplugged = 10
+
+// Dial connects to a TCP port of a sandbox. It gives the connection and a pidfd that tells of the sandbox's death; the caller closes both. One that stands
+// still while it is saved is waited for.
 func (s *Supervisor) Dial(ctx context.Context, id string, port int) (*net.TCPConn, *os.File, error) {
-	l, r, err := s.alive(id)
-	if err != nil {
-		return nil, nil, err
-	}
-	if r.Phase == paused || r.Before == paused {
-		return nil, nil, errs.E(errs.InvalidState, "sandbox %s is paused", id).Because("paused")
-	}
 	if port < 1 || port > 65535 {
 		return nil, nil, errs.E(errs.InvalidInput, "%d is no port", port)
 	}
+	for out := 0; ; {
+		l, r, err := s.alive(id)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch {
+		case r.Phase == paused || r.Before == paused || r.Phase == suspending:
+			return nil, nil, errs.E(errs.InvalidState, "sandbox %s is paused", id).Because("paused")
+		case r.Phase != saving:
+			conn, death, err := s.dialLive(ctx, l, r, port)
+			if !errors.Is(err, unix.ENETUNREACH) {
+				return conn, death, err
+			}
+			if out++; out == unplugged {
+				return nil, nil, err
+			}
+		default:
+			out = 0
+		}
+		select {
+		case <-time.After(standstill):
+		case <-ctx.Done():
+			return nil, nil, dialError(ctx, id, port, ctx.Err())
+		}
+	}
+}
+
+func (s *Supervisor) dialLive(ctx context.Context, l *live, r record, port int) (*net.TCPConn, *os.File, error) {
+	id := r.Spec.ID
 	death, err := l.boot.Open()
 	if err != nil {
 		return nil, nil, errs.Wrap(errs.InvalidState, err, "sandbox %s is not running", id).Because("stopped")

@@ -77,6 +77,12 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // step removes what is to go and makes at most one. more says that there is more to do at once.
 func (p *Pool) step(ctx context.Context) (more bool, err error) {
+	if !p.begun {
+		if err := p.abandon(ctx); err != nil {
+			return false, err
+		}
+		p.begun = true
+	}
 	if err := p.clean(ctx); err != nil {
 		return false, err
 	}

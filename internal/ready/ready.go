@@ -55,6 +55,7 @@ type Pool struct {
 	demand demand
 	wake   chan struct{}
 
+	begun     bool      // what an earlier server left half made was given up; of Run alone
 	inspected time.Time // last; of Run alone
 
 	mu    sync.Mutex

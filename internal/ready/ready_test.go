@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/runtime/fake"
@@ -186,6 +187,7 @@ func TestBudget(t *testing.T) {
 // What a server that ended left half made is removed, and made again.
 func TestInterrupted(t *testing.T) {
 	p, f := open(t, 10*memberMiB, fake.Everything())
+	settle(t, p)
 	if err := p.begin(t.Context(), small, "sbx_00000000000000000000", "token"); err != nil {
 		t.Fatal(err)
 	}
@@ -336,5 +338,28 @@ func TestDeadOnesGo(t *testing.T) {
 	}
 	if st, err := f.Get(t.Context(), m.ID); err != nil || st.State != runtime.Running {
 		t.Errorf("it is %+v, %v", st, err)
+	}
+}
+
+// What a server was making when it was killed is not waited for by the next one.
+func TestHalfMadeIsGivenUp(t *testing.T) {
+	p, f := open(t, 10*memberMiB, fake.Everything())
+	if err := p.begin(t.Context(), small, "sbx_00000000000000000000", "token"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Create(t.Context(), small.spec("sbx_00000000000000000000", "token")); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := p.beginSeed(t.Context(), small.seed(), "seed_halfmade", "token"); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	next := New(p.cfg)
+	next.Asked(small, false)
+	settle(t, next)
+	if got := status(t, next, small); got.Ready != 1 || got.Making != 0 || !got.Seed {
+		t.Errorf("status = %+v, want one ready, none being made, and a seed", got)
+	}
+	if _, err := f.Get(t.Context(), "sbx_00000000000000000000"); !errs.Is(err, errs.NotFound) {
+		t.Errorf("what was half made: %v, want that it is gone", err)
 	}
 }

@@ -207,6 +207,20 @@ const (
 	seedsTable     = "ready_seeds"
 )
 
+// abandon gives up what was being made when this began: whoever made it has ended, and until it is gone another one would not be made. Where another server
+// makes it just now, that finds it given up.
+func (p *Pool) abandon(ctx context.Context) error {
+	for _, query := range []string{
+		`UPDATE ready_sandboxes SET state = 'dropping' WHERE state = 'making'`,
+		`UPDATE ready_seeds SET state = 'dropping' WHERE state = 'making'`,
+	} {
+		if _, err := p.cfg.DB.ExecContext(ctx, query); err != nil {
+			return fmt.Errorf("give up what was being made: %w", err)
+		}
+	}
+	return nil
+}
+
 // stale gives the rows that nobody works on any more: those that were being made for longer than anything takes, and those to be removed.
 func (p *Pool) stale(ctx context.Context, table string) (map[string]bool, error) {
 	before := db.Micros(p.cfg.Now().Add(-makeTime - time.Minute))

@@ -218,7 +218,11 @@ func checkString(s *Schema, path, v string) error {
 			re, _ = patterns.LoadOrStore(s.Pattern, regexp.MustCompile(s.Pattern))
 		}
 		if !re.(*regexp.Regexp).MatchString(v) {
-			return invalid(path, "must match %s", s.Pattern)
+			e := invalid(path, "%s", form(s.Pattern))
+			if idPrefix(s.Pattern) != "" {
+				return e.Suggest("A name is no id: the list of such things shows their ids.")
+			}
+			return e
 		}
 	}
 	if s.Format == "date-time" {
@@ -246,10 +250,10 @@ func checkNumber(s *Schema, path string, v json.Number) error {
 		return invalid(path, "must be a finite number")
 	}
 	if s.Minimum != nil && n < *s.Minimum {
-		return invalid(path, "must be at least %v", *s.Minimum)
+		return invalid(path, "must be at least %s", figure(*s.Minimum))
 	}
 	if s.Maximum != nil && n > *s.Maximum {
-		return invalid(path, "must be at most %v", *s.Maximum)
+		return invalid(path, "must be at most %s", figure(*s.Maximum))
 	}
 	return nil
 }

@@ -163,3 +163,12 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestBoundsAreWrittenOut shows a large bound as a person writes it.
+func TestBoundsAreWrittenOut(t *testing.T) {
+	most := 1048576.0
+	err := Check(&Schema{Type: "integer", Maximum: &most}, []byte(`2000000`))
+	if err == nil || !strings.Contains(err.Error(), "must be at most 1048576") {
+		t.Errorf("%v", err)
+	}
+}

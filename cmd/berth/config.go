@@ -14,7 +14,7 @@ func configCommand(env func(string) string) *cobra.Command {
 	s := newSettings(env)
 	origins := false
 	c := &cobra.Command{
-		Use: "config", Short: "Print the configuration in effect, without passwords", Args: cobra.NoArgs,
+		Use: "config", Short: "Print the configuration in effect, without passwords", Args: cli.NoArgs,
 		Long: "Prints what a server started here and now would be told by file, environment and flags, as a file that it could read. Passwords are left out.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.load(); err != nil {
@@ -56,7 +56,7 @@ func (s *settings) printJSON(cmd *cobra.Command) error {
 
 func configCheck() *cobra.Command {
 	return &cobra.Command{
-		Use: "check FILE", Short: "Check a configuration file", Args: cobra.ExactArgs(1),
+		Use: "check FILE", Short: "Check a configuration file", Args: cli.OneArg,
 		Long: "Reads a file as a server would, by itself: without environment and flags. It names every key that is wrong, and its line.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			none := func(string) string { return "" }
@@ -71,7 +71,7 @@ func configCheck() *cobra.Command {
 
 func configReference() *cobra.Command {
 	return &cobra.Command{
-		Use: "reference", Short: "Print what every key means, as Markdown", Args: cobra.NoArgs,
+		Use: "reference", Short: "Print what every key means, as Markdown", Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Reference())
 			return err
@@ -81,7 +81,7 @@ func configReference() *cobra.Command {
 
 func configTemplate() *cobra.Command {
 	return &cobra.Command{
-		Use: "template", Short: "Print a configuration file with every key, commented out", Args: cobra.NoArgs,
+		Use: "template", Short: "Print a configuration file with every key, commented out", Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Template())
 			return err

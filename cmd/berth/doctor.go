@@ -19,7 +19,7 @@ func doctorCommand(env func(string) string) *cobra.Command {
 	s := newSettings(env)
 	var urls []string
 	c := &cobra.Command{
-		Use: "doctor", Short: "Examine this machine and its deployment", Args: cobra.NoArgs,
+		Use: "doctor", Short: "Examine this machine and its deployment", Args: cli.NoArgs,
 		Long: "Looks at what Berth needs of this machine and whether its server, database, image and addresses are as they should be. It changes nothing, " +
 			"works with and without a running server, and says what it could not look at without root. The exit code is 1 where something is an error.",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/cli"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/controlplane"
 	"github.com/berthrun/berth/internal/image/bootstrap"
@@ -88,7 +89,7 @@ func machineLimits() map[string]int64 {
 func prepareCommand(env func(string) string) *cobra.Command {
 	s := newSettings(env)
 	c := &cobra.Command{
-		Use: "prepare", Short: "Prepare the base image, once", Args: cobra.NoArgs,
+		Use: "prepare", Short: "Prepare the base image, once", Args: cli.NoArgs,
 		Long: "Makes the image that sandboxes start from, of this distribution's own packages. It needs root, and minutes the first time.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.load(); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/bootstrap"
 	"github.com/berthrun/berth/internal/nodeagent"
@@ -16,7 +17,7 @@ func removeCommand(env func(string) string) *cobra.Command {
 	s := newSettings(env)
 	yes := false
 	c := &cobra.Command{
-		Use: "remove", Short: "Remove what serve keeps on this machine: sandboxes, images, data", Args: cobra.NoArgs,
+		Use: "remove", Short: "Remove what serve keeps on this machine: sandboxes, images, data", Args: cli.NoArgs,
 		Long: "Ends every sandbox and berth-runtime, takes its network table, groups and mounts off the machine, and removes the data folder. It cannot be undone. " +
 			"The server must not run.",
 		RunE: func(cmd *cobra.Command, _ []string) error {

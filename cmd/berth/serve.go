@@ -26,7 +26,7 @@ import (
 func serveCommand(env func(string) string) *cobra.Command {
 	s := newSettings(env)
 	c := &cobra.Command{
-		Use: "serve", Short: "Serve MCP and the HTTP API, with this machine as the node", Args: cobra.NoArgs,
+		Use: "serve", Short: "Serve MCP and the HTTP API, with this machine as the node", Args: cli.NoArgs,
 		Long: "Serves MCP and the HTTP API. Sandboxes go on when the server ends, and are found again when it starts. " +
 			"The first signal (SIGTERM, Ctrl-C) lets calls under way finish, a second one ends at once; SIGHUP reads the log level again.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,7 +44,7 @@ func devCommand(env func(string) string) *cobra.Command {
 	s := newSettings(env)
 	s.temporary = true
 	c := &cobra.Command{
-		Use: "dev", Short: "Serve from a temporary folder and leave nothing behind", Args: cobra.NoArgs,
+		Use: "dev", Short: "Serve from a temporary folder and leave nothing behind", Args: cli.NoArgs,
 		Long: "Serves like serve, with data in a temporary folder. When it ends, its sandboxes and data are deleted. It reads no configuration file but one that is named.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.load(); err != nil {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +23,7 @@ const (
 	exitOK          = 0
 	exitFailed      = 1
 	exitUsage       = 2
+	exitCannotRun   = 126
 	exitInterrupted = 130
 )
 
@@ -88,6 +88,9 @@ func Main(ctx context.Context, args []string, env func(string) string, stdin io.
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
+	if e, ok := asError(err); ok && e.Reason == "cannot_run" {
+		return exitCannotRun
+	}
 	return exitFailed
 }
 
@@ -102,7 +105,7 @@ func (a *app) root(more Commands) *cobra.Command {
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(badFlag)
 	f := root.PersistentFlags()
 	f.StringVar(&a.url, "url", "", "the server's address (BERTH_URL)")
 	f.StringVar(&a.key, "key", "", "an API key; BERTH_API_KEY keeps it out of the list of processes")
@@ -128,34 +131,14 @@ func (a *app) root(more Commands) *cobra.Command {
 	return root
 }
 
-// group is run by commands that only hold others: without arguments they show help, anything else is no command of theirs.
-func group(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return cmd.Help()
-	}
-	hint := ""
-	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = "; did you mean: " + strings.Join(near, ", ") + "?"
-	}
-	return usagef("%s has no command %q%s", cmd.CommandPath(), args[0], hint)
-}
-
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: noArgs,
+		Use: "version", Short: "Print the version", Args: NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintln(a.stdout, a.version)
 			return err
 		},
 	}
-}
-
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("%s takes no arguments", cmd.CommandPath())
-	}
-	return nil
 }
 
 // context is the command's context, ended by --timeout.
@@ -195,6 +178,10 @@ func (a *app) printError(err error) {
 			fields["details"] = e.Details
 		}
 		_ = writeJSON(a.stderr, map[string]any{"error": fields}) // there is nowhere left to say that it failed
+		return
+	}
+	if ok && a.timeout > 0 && errors.Is(err, context.DeadlineExceeded) {
+		a.say("nothing came within --timeout %s (%s): the call was given up here; what it began may go on", a.timeout, e.Code)
 		return
 	}
 	a.say("%s", plain(err.Error()))

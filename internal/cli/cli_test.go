@@ -81,7 +81,9 @@ func isPositional(c *command, name string) bool {
 
 func TestUsage(t *testing.T) {
 	for want, info := range map[string]op.Info{
-		"berth sandboxes set-timeout SANDBOX_ID [flags]":                           api.SetSandboxTimeout.Info(),
+		"berth sandboxes set-timeout SANDBOX_ID --ttl-seconds SECONDS [flags]":     api.SetSandboxTimeout.Info(),
+		"berth images pull IMAGE [flags]":                                          api.PullImage.Info(),
+		"berth registries set HOST [flags]":                                        api.SetRegistry.Info(),
 		"berth files move SANDBOX_ID FROM TO [flags]":                              api.MoveFile.Info(),
 		"berth processes start SANDBOX_ID [flags] (COMMAND | -- PROGRAM [ARG]...)": api.StartProcess.Info(),
 		"berth processes output SANDBOX_ID PROCESS_ID [flags]":                     api.ProcessOutput.Info(),

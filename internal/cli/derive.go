@@ -88,9 +88,9 @@ func newCommand(a *app, info op.Info) *command {
 			}
 		}
 	}
-	if strings.HasPrefix(info.Name, "docs.") {
-		for _, name := range []string{"query", "page"} {
-			if info.In.Properties[name] != nil {
+	for group, names := range map[string][]string{"docs.": {"query", "page"}, "images.pull": {"image"}, "registries.set": {"host"}} {
+		for _, name := range names {
+			if strings.HasPrefix(info.Name, group) && info.In.Properties[name] != nil {
 				c.args = append(c.args, positional{name: name})
 			}
 		}
@@ -112,6 +112,11 @@ func (c *command) use() string {
 			name = "[" + name + "]"
 		}
 		parts = append(parts, name)
+	}
+	for _, name := range c.info.In.Required {
+		if p := c.info.In.Properties[name]; p.Type != "object" && !slices.ContainsFunc(c.args, func(a positional) bool { return a.name == name }) && c.info.Name != api.WriteFile.Name {
+			parts = append(parts, "--"+kebab(name)+" "+strings.ToUpper(kindOf(name, p)))
+		}
 	}
 	parts = append(parts, "[flags]")
 	if c.tail {
@@ -154,8 +159,8 @@ func (c *command) cobra() *cobra.Command {
 func (c *command) long() string {
 	var b strings.Builder
 	b.WriteString(c.info.Doc)
-	if c.info.PathParams() != nil && c.info.PathParams()[0] == "sandboxId" {
-		b.WriteString(" SANDBOX_ID is an id or a name.")
+	if params := c.info.PathParams(); params != nil && finders[params[0]] != nil {
+		b.WriteString(" " + placeholder(params[0]) + " is an id or a name.")
 	}
 	if c.info.Hints.Has(op.Wakes) && !strings.Contains(c.info.Doc, "billed") {
 		b.WriteString("\n\nIt starts the sandbox where that is stopped or asleep; while it runs it may be billed.")
@@ -242,7 +247,7 @@ func (c *command) input(cmd *cobra.Command, args []string) (map[string]any, erro
 		}
 	}
 	if named > len(c.args) {
-		return nil, usagef("%s takes no argument %q", cmd.CommandPath(), args[len(c.args)])
+		return nil, unwanted(cmd, args[len(c.args)])
 	}
 	for i, p := range c.args {
 		switch {

@@ -88,7 +88,7 @@ func (c *command) both(ctx context.Context, conn *client.Client, p api.ProcessIn
 func (c *command) followed(ctx context.Context, conn *client.Client, in api.FollowProcessIn) (api.ExitEvent, error) {
 	return conn.Follow(ctx, in, func(o client.Output) error {
 		if o.Gap > 0 {
-			fmt.Fprintf(c.stderr, "berth: %d bytes of %s were not kept\n", o.Gap, o.Stream)
+			c.gap(o.Gap, o.Stream)
 		}
 		w := c.stdout
 		if o.Stream == "stderr" {
@@ -99,6 +99,15 @@ func (c *command) followed(ctx context.Context, conn *client.Client, in api.Foll
 		}
 		return nil
 	})
+}
+
+// gap says that a part of a stream is gone, and how to have all of it.
+func (c *command) gap(bytes int64, stream string) {
+	hint := "the last 1 MiB of each stream is"
+	if c.info.Name == api.Exec.Name {
+		hint += "; exec -i passes all of it on as it comes"
+	}
+	c.say("%d bytes of %s were not kept: %s", bytes, stream, hint)
 }
 
 // olderServer reports whether a server of an earlier version does not know how to be followed.
@@ -139,7 +148,7 @@ func (c *command) stream(ctx context.Context, conn *client.Client, in api.Proces
 			return api.Process{}, err
 		}
 		if out.Offset > in.Offset {
-			fmt.Fprintf(c.stderr, "berth: %d bytes of %s were not kept\n", out.Offset-in.Offset, in.Stream)
+			c.gap(out.Offset-in.Offset, in.Stream)
 		}
 		if err := writeData(w, out.Data, out.Encoding); err != nil {
 			return api.Process{}, err

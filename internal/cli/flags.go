@@ -68,7 +68,11 @@ func (f *flag) value() (any, error) {
 		}
 		return members, nil
 	}
-	return scalar(f.schema, f.given[0])
+	v, err := scalar(f.schema, f.given[0])
+	if unit := f.Type(); err != nil && f.schema.Type == "integer" && unit != "number" {
+		err = fmt.Errorf("%w of %s", err, unit)
+	}
+	return v, err
 }
 
 func scalar(s *op.Schema, v string) (any, error) {
@@ -105,6 +109,9 @@ type inputs struct {
 	file string
 }
 
+// letters are the short flags of commands that run something, as other tools have them.
+var letters = map[string]string{"env": "e", "user": "u", "cwd": "w"}
+
 // addFlags gives a command a flag for every member of its input that a flag can express and that is not taken otherwise.
 func (in *inputs) addFlags(cmd *cobra.Command, s *op.Schema, taken []string) {
 	in.add(cmd, s, nil, taken)
@@ -126,7 +133,11 @@ func (in *inputs) add(cmd *cobra.Command, s *op.Schema, prefix, taken []string) 
 		}
 		f := &flag{path: path, schema: p}
 		in.list = append(in.list, f)
-		added := cmd.Flags().VarPF(f, flagName(path), "", usage(p))
+		letter := ""
+		if runs := s.Properties["argv"] != nil; runs {
+			letter = letters[flagName(path)]
+		}
+		added := cmd.Flags().VarPF(f, flagName(path), letter, usage(flagName(path), p))
 		if p.Type == "boolean" {
 			added.NoOptDefVal = "true"
 		}
@@ -158,7 +169,7 @@ func enumOf(p *op.Schema) []string {
 }
 
 // usage is a flag's help: what it means, what it takes, its default.
-func usage(p *op.Schema) string {
+func usage(name string, p *op.Schema) string {
 	var parts []string
 	if p.Description != "" {
 		parts = append(parts, strings.ReplaceAll(p.Description, "`", "'"))
@@ -174,6 +185,9 @@ func usage(p *op.Schema) string {
 	}
 	if p.Default != nil {
 		parts = append(parts, fmt.Sprintf("Default: %v.", p.Default))
+	}
+	if p.Default == true {
+		parts = append(parts, "--"+name+"=false turns it off.")
 	}
 	if p.Type == "array" || p.Type == "object" {
 		parts = append(parts, "Can be repeated.")

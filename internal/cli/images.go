@@ -24,7 +24,7 @@ func (a *app) importCommand() *cobra.Command {
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("%s needs FILE", cmd.CommandPath())
+				return usagef("%s needs one FILE; usage: %s", cmd.CommandPath(), cmd.UseLine())
 			}
 			ctx, cancel := a.context(cmd)
 			defer cancel()
@@ -77,7 +77,7 @@ func (a *app) exportCommand() *cobra.Command {
 		Args:    cobra.ArbitraryArgs, ValidArgsFunction: a.completeFirst(namesOfImages),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("%s needs IMAGE", cmd.CommandPath())
+				return usagef("%s needs one IMAGE; usage: %s", cmd.CommandPath(), cmd.UseLine())
 			}
 			ctx, cancel := a.context(cmd)
 			defer cancel()
@@ -146,7 +146,7 @@ func findImage(ctx context.Context, conn *client.Client, image string) (string, 
 			}
 		}
 		if out.NextCursor == nil {
-			return "", fmt.Errorf("there is no image %s here; berth images list shows which there are", image)
+			return "", &client.Error{Code: "NOT_FOUND", Message: "there is no image " + image + " here", Suggestion: "berth images list shows which there are."}
 		}
 		in.Cursor = *out.NextCursor
 	}

@@ -14,7 +14,7 @@ import (
 // man writes the manual: a page of section 1 for every command, and the pages that come from outside.
 func (a *app) man(root *cobra.Command, extra map[string]string) *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIR", Short: "Write the manual's pages into a folder", Args: cobra.ExactArgs(1), DisableFlagsInUseLine: true,
+		Use: "man DIR", Short: "Write the manual's pages into a folder", Args: OneArg, DisableFlagsInUseLine: true,
 		Long: "Writes a page for every command into DIR/man1, and those of files into DIR/man5, where man finds them: man -M DIR berth.",
 		RunE: func(_ *cobra.Command, args []string) error {
 			pages := map[string]string{}

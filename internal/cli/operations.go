@@ -23,7 +23,7 @@ type operation struct {
 // operations lists what this program can call. It asks no server.
 func (a *app) operations() *cobra.Command {
 	return &cobra.Command{
-		Use: "operations", Short: "List every operation: name, tool, route, action, hints, toolset", Args: noArgs,
+		Use: "operations", Short: "List every operation: name, tool, route, action, hints, toolset", Args: NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var list []operation
 			for _, i := range api.All() {

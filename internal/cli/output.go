@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 )
 
@@ -29,6 +31,9 @@ var columns = map[string][]string{
 	"capabilities.list": {"name", "enabled", "missing"},
 	"docs.list":         {"page", "title", "summary"},
 	"docs.search":       {"page", "section", "excerpt"},
+	"snapshots.list":    {"id", "name", "state", "mode", "memoryMiB", "diskMiB", "createdAt", "sandboxId"},
+	"images.list":       {"id", "name", "tags", "state", "unpackedMiB", "createdAt"},
+	"registries.list":   {"host", "username", "createdAt", "updatedAt"},
 }
 
 const maxCell = 60 // characters of a table's cell
@@ -59,8 +64,11 @@ func (a *app) print(info op.Info, raw json.RawMessage) error {
 		return a.printList(info, out, items)
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-	printMembers(w, info.Out, mainMember(info), "", out)
-	return w.Flush()
+	lists := printMembers(w, info.Out, mainMember(info), "", out)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return a.printNested(lists)
 }
 
 func (a *app) printList(info op.Info, out map[string]any, items []any) error {
@@ -69,20 +77,24 @@ func (a *app) printList(info op.Info, out map[string]any, items []any) error {
 	if names == nil {
 		names = schema.Order[:min(6, len(schema.Order))]
 	}
-	heads := make([]string, len(names))
-	for i, n := range names {
-		heads[i] = strings.ToUpper(strings.ReplaceAll(kebab(n), "-", " "))
-	}
-	rows := [][]string{heads}
-	for _, item := range items {
-		members, _ := item.(map[string]any)
-		cells := make([]string, len(names))
-		for i, n := range names {
-			cells[i] = clip(text(schema.Properties[n], n, members[n]))
+	var lists []nested
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		isList := schema.Properties[n] != nil && schema.Properties[n].Items != nil && len(schema.Properties[n].Items.Properties) > 0
+		for i, item := range items {
+			members, _ := item.(map[string]any)
+			if inner, ok := listOfThings(schema.Properties[n], members[n]); ok {
+				lists = append(lists, nested{first(idOf(item), strconv.Itoa(i+1)) + " " + n, schema.Properties[n].Items, inner})
+			}
 		}
-		rows = append(rows, cells)
+		return isList
+	})
+	var err error
+	if info.Name == api.SandboxLogs.Name {
+		err = a.printLog(schema, items)
+	} else {
+		err = table(a.stdout, a.width(), rows(schema, names, items, clip))
 	}
-	if err := table(a.stdout, a.width(), rows); err != nil {
+	if err := errors.Join(err, a.printNested(lists)); err != nil {
 		return err
 	}
 	more := out["nextCursor"]
@@ -91,8 +103,8 @@ func (a *app) printList(info op.Info, out map[string]any, items []any) error {
 	if len(out) > 0 {
 		w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 		fmt.Fprintln(w)
-		printMembers(w, info.Out, "", "", out)
-		if err := w.Flush(); err != nil {
+		lists := printMembers(w, info.Out, "", "", out)
+		if err := errors.Join(w.Flush(), a.printNested(lists)); err != nil {
 			return err
 		}
 	}
@@ -113,8 +125,8 @@ func mainMember(info op.Info) string {
 	return ""
 }
 
-// printMembers writes one line for each member in the order of the schema; objects are spread out.
-func printMembers(w io.Writer, s *op.Schema, mainName, prefix string, members map[string]any) {
+// printMembers writes one line for each member in the order of the schema; objects are spread out, and lists of objects left to the caller.
+func printMembers(w io.Writer, s *op.Schema, mainName, prefix string, members map[string]any) (lists []nested) {
 	for _, name := range ordered(s, members) {
 		v := members[name]
 		if prefix == "" && (name == "idempotencyKey" || (name == "status" && v == "done")) {
@@ -130,11 +142,16 @@ func printMembers(w io.Writer, s *op.Schema, mainName, prefix string, members ma
 			if name == mainName && prefix == "" {
 				below = ""
 			}
-			printMembers(w, p, "", below, inner)
+			lists = append(lists, printMembers(w, p, "", below, inner)...)
+			continue
+		}
+		if items, ok := listOfThings(p, v); ok {
+			lists = append(lists, nested{prefix + name, p.Items, items})
 			continue
 		}
 		fmt.Fprintf(w, "%s:\t%s\n", plain(prefix+name), text(p, name, v))
 	}
+	return lists
 }
 
 // ordered gives the names that are there: those of the schema first, then those that a newer server has, by name.

@@ -19,20 +19,61 @@ import (
 // onlyName is what a sandbox may be called.
 var onlyName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// resolve puts a sandbox's id in place of its name, where the input names one.
+// finders give the id of what has a name, by the member that wants the id. What is no name they leave to the check of the input.
+var finders = map[string]func(ctx context.Context, conn *client.Client, name string) (string, error){
+	"sandboxId": sandboxID, "snapshotId": snapshotID, "imageId": imageID,
+}
+
+// resolve puts ids in place of the names of a sandbox, a snapshot or an image, where the input names one.
 func (c *command) resolve(cmd *cobra.Command, in map[string]any) error {
-	name, _ := in["sandboxId"].(string)
-	if !namesSandbox(name) {
-		return nil
-	}
-	conn, err := c.connect()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := c.context(cmd)
 	defer cancel()
-	in["sandboxId"], err = sandboxID(ctx, conn, name)
-	return err
+	for member, find := range finders {
+		name, _ := in[member].(string)
+		if p := c.info.In.Properties[member]; name == "" || p == nil || matches(p.Pattern, name) {
+			continue
+		}
+		conn, err := c.connect()
+		if err != nil {
+			return err
+		}
+		if in[member], err = find(ctx, conn, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func matches(pattern, v string) bool {
+	ok, err := regexp.MatchString(pattern, v)
+	return err == nil && ok
+}
+
+// snapshotID gives the id of the snapshot that has a name.
+func snapshotID(ctx context.Context, conn *client.Client, name string) (string, error) {
+	if !onlyName.MatchString(name) {
+		return name, nil
+	}
+	out, err := client.Call(ctx, conn, api.ListSnapshots, api.ListSnapshotsIn{Name: name, Scope: "all"})
+	if err != nil {
+		return "", err
+	}
+	for _, s := range out.Items {
+		if s.State != api.StateDeleting || len(out.Items) == 1 {
+			return s.ID, nil
+		}
+	}
+	return "", &client.Error{Code: "NOT_FOUND", Message: "no snapshot is called " + name, Suggestion: "berth snapshots list shows what there is."}
+}
+
+// imageName is what may name an image here.
+var imageName = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._:/@-]*$`)
+
+func imageID(ctx context.Context, conn *client.Client, name string) (string, error) {
+	if !imageName.MatchString(name) {
+		return name, nil
+	}
+	return findImage(ctx, conn, name)
 }
 
 // namesSandbox reports whether an argument is a sandbox's name and not an id, nor something that is neither.
@@ -69,6 +110,10 @@ func (a *app) ids(raw json.RawMessage) error {
 	if err := json.Unmarshal(raw, &out); err != nil {
 		return fmt.Errorf("decode output: %w", err)
 	}
+	if secret, ok := out["secret"].(string); ok { // it is shown this once
+		_, err := fmt.Fprintln(a.stdout, plain(secret))
+		return err
+	}
 	var all []string
 	items, isList := out["items"].([]any)
 	if isList {
@@ -98,7 +143,7 @@ func (a *app) ids(raw json.RawMessage) error {
 // idOf is what names a thing in a result.
 func idOf(v any) string {
 	m, _ := v.(map[string]any)
-	for _, name := range []string{"id", "sandboxId", "processId", "path", "key", "name"} {
+	for _, name := range []string{"id", "sandboxId", "processId", "snapshotId", "imageId", "keyId", "poolId", "host", "page", "path", "key", "name"} {
 		if s, ok := m[name].(string); ok && s != "" {
 			return s
 		}

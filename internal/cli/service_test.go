@@ -75,6 +75,7 @@ func startServer() *httptest.Server {
 	bind(r, api.ReadFile, s.read)
 	bind(r, api.WriteFile, s.write)
 	bind(r, api.CreateKey, s.createKey)
+	bindListed(r)
 	return httptest.NewServer(httpapi.New(httpapi.Config{
 		Registry: r, Path: path{},
 		Authenticate: func(_ context.Context, token string) (*caller.Caller, error) {
@@ -171,7 +172,7 @@ func (s *service) exec(ctx context.Context, in *api.ExecIn) (*api.ExecOut, error
 	if err := cmd.Run(); err != nil {
 		exit, ok := errors.AsType[*exec.ExitError](err)
 		if !ok {
-			return nil, errs.E(errs.InvalidInput, "cannot be run")
+			return nil, errs.E(errs.InvalidInput, "cannot be run").Because("cannot_run")
 		}
 		e.code = exit.ExitCode()
 	}

@@ -72,9 +72,9 @@ func (a *app) shellCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&in.User, "user", "", "whom to run as, for example root (default user)")
-	f.StringVar(&in.Cwd, "cwd", "", "where to start (default /workspace)")
-	f.StringToStringVar(&in.Env, "env", nil, "variables, as `KEY=VALUE`")
+	f.StringVarP(&in.User, "user", "u", "", "whom to run as, for example root (default user)")
+	f.StringVarP(&in.Cwd, "cwd", "w", "", "where to start (default /workspace)")
+	f.StringToStringVarP(&in.Env, "env", "e", nil, "variables, as `KEY=VALUE`")
 	f.StringVar(&process, "process", "", "a `PROCESS_ID` with a terminal to come back to")
 	f.BoolVarP(&noTTY, "no-tty", "T", false, "no terminal, even if this is one")
 	return c

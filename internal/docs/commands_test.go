@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berthrun/berth/api"
 )
 
 // berth gives the program: what make has built, or one that is built here.
@@ -113,4 +116,91 @@ func TestCommandsExist(t *testing.T) {
 	if len(all) < 20 {
 		t.Errorf("only %d commands are checked", len(all))
 	}
+}
+
+// stand are ids in place of what the pages write for them.
+var stand = map[string]string{
+	"ID": "sbx_" + twenty, "SANDBOX_ID": "sbx_" + twenty, "PROCESS": "proc_" + twenty, "PROC": "proc_" + twenty, "PROCESS_ID": "proc_" + twenty,
+	"SNAPSHOT": "snap_" + twenty, "KEY_ID": "key_" + twenty, "IMAGE_ID": "img_" + twenty,
+}
+
+const twenty = "aaaaaaaaaaaaaaaaaaaa"
+
+// Every line of a page that carries out an operation is a command line that makes sense: it gets as far as asking the server, which is not there.
+func TestCommandLinesMakeSense(t *testing.T) {
+	bin := berth(t)
+	groups := map[string]bool{}
+	for _, info := range api.All() {
+		group, _, _ := strings.Cut(info.Name, ".")
+		groups[group] = true
+	}
+	tried := 0
+	for _, c := range lines(t) {
+		words := shellWords(invoked.ReplaceAllString(c.line, ""))
+		if len(words) < 2 || !groups[words[0]] || slices.Contains([]string{"cp", "shell", "ssh", "import", "export"}, words[1]) || slices.Contains(words, "-it") {
+			continue // those look at this machine first
+		}
+		for i, w := range words {
+			if id := stand[w]; id != "" {
+				words[i] = id
+			}
+		}
+		tried++
+		cmd := exec.CommandContext(t.Context(), bin, slices.Insert(words, 2, "--timeout=1ms")...)
+		cmd.Env = []string{"BERTH_URL=http://127.0.0.1:1", "BERTH_API_KEY=berth_sk_x", "HOME=" + t.TempDir()}
+		cmd.Dir = t.TempDir()
+		out, err := cmd.CombinedOutput()
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 2 && !strings.Contains(string(out), "say --yes") {
+			t.Errorf("%s: %s\n%s", c.page, c.line, out)
+		}
+	}
+	if tried < 30 {
+		t.Errorf("only %d commands are tried", tried)
+	}
+}
+
+// lines are the lines of blocks for a shell that call the program, those of the README too.
+func lines(t *testing.T) (all []command) {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range append(blocks(t), block{"README", "sh", string(readme)}) {
+		for line := range strings.Lines(b.code) {
+			// Behind a pipe or a semicolon begins another command.
+			for part := range strings.SplitSeq(line, "| ") {
+				if part = strings.TrimSpace(part); b.kind == "sh" && invoked.MatchString(part) {
+					all = append(all, command{b.page, part})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// shellWords are the words of a simple command as a shell makes them: quotes are taken off, and what is redirected, piped or said after # is none of them.
+func shellWords(line string) (words []string) {
+	word, open, quote := "", false, rune(0)
+	end := func() {
+		if open {
+			words, word, open = append(words, word), "", false
+		}
+	}
+	for _, r := range line {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote == 0 && (r == '\'' || r == '"'):
+			quote, open = r, true
+		case quote == 0 && (r == ' ' || r == '\t'):
+			end()
+		case quote == 0 && !open && strings.ContainsRune("#|><;&", r):
+			return words
+		default:
+			word, open = word+string(r), true
+		}
+	}
+	end()
+	return words
 }

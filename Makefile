@@ -27,12 +27,13 @@ RUNTIME_LDFLAGS  = $(LDFLAGS) -X gvisor.dev/gvisor/runsc/version.version=berth-$
 # The image and the sandboxes need root; building does not, and keeps its caches the user's own.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-# What the tests are told. They start these programs and this image, made once, instead of their own.
-export BERTH_BIN         := $(CURDIR)/bin/berth
-export BERTH_RUNTIME_BIN := $(CURDIR)/bin/berth-runtime
-export BERTH_GUEST_BIN   := $(CURDIR)/bin/berth-guest
-export BERTH_BASE_DIR    ?= $(CURDIR)/.build/base
-export BERTH_PREVIOUS_DIR := $(CURDIR)/.build/previous
+# What the tests are told, and make run is not. They start these programs and this image, made once, instead of their own.
+BERTH_BASE_DIR ?= $(CURDIR)/.build/base
+test race bench fuzz: export BERTH_BIN          := $(CURDIR)/bin/berth
+test race bench fuzz: export BERTH_RUNTIME_BIN  := $(CURDIR)/bin/berth-runtime
+test race bench fuzz: export BERTH_GUEST_BIN    := $(CURDIR)/bin/berth-guest
+test race bench fuzz: export BERTH_PREVIOUS_DIR := $(CURDIR)/.build/previous
+test race bench fuzz: export BERTH_BASE_DIR     := $(BERTH_BASE_DIR)
 TEST_ENV := BERTH_BIN,BERTH_RUNTIME_BIN,BERTH_GUEST_BIN,BERTH_BASE_DIR,BERTH_PREVIOUS_DIR,BERTH_TEST_ROOTFS,PATH
 AS_ROOT  := $(if $(SUDO),-exec "sudo --preserve-env=$(TEST_ENV)")
 

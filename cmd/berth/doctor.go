@@ -31,6 +31,10 @@ func doctorCommand(env func(string) string) *cobra.Command {
 				Listen: net.JoinHostPort(s.Listen.Address, strconv.Itoa(s.Listen.Port)), Proxies: len(s.Listen.TrustedProxies) > 0,
 				Runtime: s.Node.Runtime, Guest: s.Node.Guest, Disk: s.Node.Disk, TrustHostCA: s.Node.TrustHostCA, UID: os.Geteuid(),
 			}
+			var err error
+			if c.Left, err = cli.LocalURL(s.Data); err != nil {
+				return err
+			}
 			if s.MCP.Enabled {
 				c.MCPPath = s.MCP.Path
 			}

@@ -28,10 +28,11 @@ func greet(w io.Writer, r ready) error {
 		{"VS Code", "code --add-mcp '" + compact(code) + "'"},
 		{"Codex", fmt.Sprintf("export BERTH_API_KEY=%s; codex mcp add berth --url %s --bearer-token-env-var BERTH_API_KEY", key, mcp)},
 		{"Read only", "the same with " + mcp + "/readonly"},
+		{"Shell", fmt.Sprintf("export BERTH_URL=%s BERTH_API_KEY=%s; berth sandboxes list", url, key)},
 		{"HTTP", fmt.Sprintf("curl -H \"Authorization: %s\" %s/v1/sandboxes", auth, url)},
 	}
 	if mcp == "" {
-		lines = lines[len(lines)-1:]
+		lines = lines[len(lines)-2:]
 	}
 	for _, c := range lines {
 		fmt.Fprintf(&b, "  %-13s %s\n", c.client, c.line)

@@ -45,7 +45,8 @@ func devCommand(env func(string) string) *cobra.Command {
 	s.temporary = true
 	c := &cobra.Command{
 		Use: "dev", Short: "Serve from a temporary folder and leave nothing behind", Args: cli.NoArgs,
-		Long: "Serves like serve, with data in a temporary folder. When it ends, its sandboxes and data are deleted. It reads no configuration file but one that is named.",
+		Long: "Serves like serve, with data in a temporary folder. When it ends, its sandboxes and data are deleted; the base image stays in the images of the usual " +
+			"data folder, so that it is made once. It reads no configuration file but one that is named. Command lines reach it by the variables that it prints.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.load(); err != nil {
 				return err

@@ -63,6 +63,7 @@ type app struct {
 	quiet            bool
 	dataDir          func() string
 	local            bool // the server that was called is the one of this machine
+	runs             bool // the exit code is that of what runs in the sandbox
 }
 
 // Main runs the command line and gives the exit code. args are without the program's name; env reads the environment.
@@ -88,7 +89,7 @@ func Main(ctx context.Context, args []string, env func(string) string, stdin io.
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
-	if e, ok := asError(err); ok && e.Reason == "cannot_run" {
+	if e, ok := asError(err); ok && a.runs && e.Reason == "cannot_run" {
 		return exitCannotRun
 	}
 	return exitFailed

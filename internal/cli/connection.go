@@ -51,6 +51,15 @@ func WriteCredential(dir string, c Credential) error {
 	return nil
 }
 
+// LocalURL gives the address that the server of a data folder has left there, empty where there is none or it may not be read.
+func LocalURL(dir string) (string, error) {
+	c, err := readCredential(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return "", nil
+	}
+	return c.URL, err
+}
+
 func readCredential(dir string) (Credential, error) {
 	b, err := os.ReadFile(filepath.Join(dir, credentialFile))
 	if errors.Is(err, fs.ErrNotExist) {

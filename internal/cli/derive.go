@@ -183,6 +183,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if err := c.resolve(cmd, in); err != nil {
 		return err
 	}
+	c.runs = c.info.Name == api.Exec.Name
 	if c.tty || c.keepStdin {
 		return c.interactive(cmd, in)
 	}

@@ -57,7 +57,7 @@ func (a *app) shellCommand() *cobra.Command {
 			if len(args) > 1 && cmd.ArgsLenAtDash() != 1 {
 				return usagef("what to run goes behind --: %s %s -- %s", cmd.CommandPath(), args[0], args[1])
 			}
-			in.Argv = args[1:]
+			in.Argv, a.runs = args[1:], true
 			for _, v := range append(slices.Concat(slices.Sorted(maps.Keys(in.Env)), slices.Sorted(maps.Values(in.Env)), args), in.User, in.Cwd, process) {
 				if err := isText(v); err != nil {
 					return err

@@ -44,20 +44,20 @@ type Listen struct {
 // Database is where the state is.
 type Database struct {
 	URL      string `json:"url" flag:"database" secret:"true" doc:"A postgres:// URL, or the file of a SQLite database." shown:"berth.db in the data folder"`
-	MaxConns int    `json:"maxConns" default:"16" min:"2" max:"1000" doc:"The most connections at once."`
+	MaxConns int    `json:"maxConns" default:"16" min:"2" max:"1000" doc:"The most connections to the database at once."`
 }
 
 // Blobs is where large objects are.
 type Blobs struct {
-	URL string `json:"url" secret:"true" doc:"A folder, or the URL of a bucket such as s3://name?region=eu-1." shown:"blobs in the data folder"`
+	URL string `json:"url" secret:"true" doc:"Where large objects are kept: a folder, or the URL of a bucket such as s3://name?region=eu-1." shown:"blobs in the data folder"`
 }
 
 // MCP is the MCP endpoint.
 type MCP struct {
-	Enabled bool     `json:"enabled" default:"true" flag:"mcp" doc:"Whether there is one."`
-	Path    string   `json:"path" default:"/mcp" doc:"Its path, absolute."`
-	Origins []string `json:"origins" flag:"mcp-origin" doc:"Origins of web pages that may call it, such as https://app.example.com, beside the server's own."`
-	Hosts   []string `json:"hosts" flag:"mcp-host" doc:"Host names that it answers to on a loopback address, beside loopback's own and the public URL's."`
+	Enabled bool     `json:"enabled" default:"true" flag:"mcp" doc:"Whether MCP is served."`
+	Path    string   `json:"path" default:"/mcp" doc:"The path of the MCP endpoint, absolute."`
+	Origins []string `json:"origins" flag:"mcp-origin" doc:"Origins of web pages that may call MCP, such as https://app.example.com, beside the server's own."`
+	Hosts   []string `json:"hosts" flag:"mcp-host" doc:"Host names that MCP answers to on a loopback address, beside loopback's own and the public URL's."`
 }
 
 // Calls are the limits of one caller.
@@ -70,10 +70,10 @@ type Calls struct {
 type Sandboxes struct {
 	IdleSeconds    int     `json:"idleSeconds" default:"0" min:"0" max:"86400" unit:"seconds" flag:"idle-seconds" doc:"How long a sandbox may be idle before it is paused, or stopped where the node cannot pause. At least 60; 0 is 300, and 1800 where the node cannot pause."`
 	FrozenSeconds  int     `json:"frozenSeconds" default:"30" min:"0" max:"86400" unit:"seconds" doc:"How long a sandbox that paused for being idle stays in memory before that is written to disk. Earlier where memory is short; at once where 0."`
-	TTLSeconds     int     `json:"ttlSeconds" default:"86400" min:"60" max:"2592000" unit:"seconds" doc:"How long a sandbox lives."`
-	VCPU           float64 `json:"vcpu" default:"1" min:"0.1" max:"64" unit:"cores" doc:"CPU time a second."`
-	MemoryMiB      int     `json:"memoryMiB" default:"2048" min:"128" max:"1048576" unit:"MiB" doc:"Memory."`
-	DiskGiB        int     `json:"diskGiB" default:"10" min:"1" max:"16384" unit:"GiB" doc:"Disk, where the disk store can limit it."`
+	TTLSeconds     int     `json:"ttlSeconds" default:"86400" min:"60" max:"2592000" unit:"seconds" doc:"How long a sandbox lives where its create does not say."`
+	VCPU           float64 `json:"vcpu" default:"1" min:"0.1" max:"64" unit:"cores" doc:"CPU time a second of a sandbox whose create does not say."`
+	MemoryMiB      int     `json:"memoryMiB" default:"2048" min:"128" max:"1048576" unit:"MiB" doc:"Memory of a sandbox whose create does not say."`
+	DiskGiB        int     `json:"diskGiB" default:"10" min:"1" max:"16384" unit:"GiB" doc:"Disk of a sandbox whose create does not say, where the disk store can limit it."`
 	ReadyMemoryMiB int     `json:"readyMemoryMiB" default:"256" min:"0" max:"1048576" unit:"MiB" flag:"ready-memory-mib" doc:"Memory for sandboxes that are booted before anybody asks, so that a create need not wait; how many follows from how many were asked for lately. None where 0."`
 }
 
@@ -88,13 +88,13 @@ type Keep struct {
 type Images struct {
 	Dir                string   `json:"dir" env:"BERTH_BASE_DIR" flag:"images" doc:"The folder of prepared images." shown:"images in the data folder"`
 	AllowedRegistries  []string `json:"allowedRegistries" flag:"allow-registry" doc:"Registries that images are pulled from although their addresses are not public, such as registry.corp.example or 10.0.0.5:5000."`
-	InsecureRegistries []string `json:"insecureRegistries" flag:"insecure-registry" doc:"Such registries that have no TLS."`
+	InsecureRegistries []string `json:"insecureRegistries" flag:"insecure-registry" doc:"Registries that images are pulled from without TLS, at addresses that need not be public."`
 }
 
 // Node is this machine as a node.
 type Node struct {
 	Subnet      string `json:"subnet" flag:"subnet" doc:"The network of sandboxes, such as 10.88.0.0/16." shown:"the first free one"`
-	Disk        string `json:"disk" flag:"disk" enum:"btrfs,btrfs-image,plain" doc:"How disks are kept." shown:"the best there is"`
+	Disk        string `json:"disk" flag:"disk" enum:"btrfs,btrfs-image,plain" doc:"How disks of sandboxes are kept." shown:"the best there is"`
 	TrustHostCA string `json:"trustHostCA" flag:"trust-host-ca" doc:"A PEM file of certificates that sandboxes trust too, for hosts behind an intercepting proxy."`
 	Runtime     string `json:"runtime" env:"BERTH_RUNTIME_BIN" doc:"The path of berth-runtime." shown:"the one in berth itself"`
 	Guest       string `json:"guest" env:"BERTH_GUEST_BIN" doc:"The path of berth-guest." shown:"the one in berth itself"`
@@ -102,8 +102,8 @@ type Node struct {
 
 // Log is what the server writes.
 type Log struct {
-	Level  string `json:"level" default:"warn" enum:"debug,info,warn,error" doc:"The least that is written. info has one line a call. SIGHUP reads it again."`
-	Format string `json:"format" default:"text" enum:"text,json" doc:"How a line looks."`
+	Level  string `json:"level" default:"warn" enum:"debug,info,warn,error" doc:"The least that is logged. info has one line a call. SIGHUP reads it again."`
+	Format string `json:"format" default:"text" enum:"text,json" doc:"How a line of the log looks."`
 }
 
 // Metrics says who may read the metrics.
@@ -113,8 +113,8 @@ type Metrics struct {
 
 // Debug is the private listener.
 type Debug struct {
-	Listen      string `json:"listen" doc:"unix:/path of a socket, or a loopback address with a port such as 127.0.0.1:7071. Off where empty."`
-	AllowRemote bool   `json:"allowRemote" default:"false" doc:"Allow another address than loopback. Whoever reaches it reads the server's memory."`
+	Listen      string `json:"listen" doc:"The private listener: unix:/path of a socket, or a loopback address with a port such as 127.0.0.1:7071. Off where empty."`
+	AllowRemote bool   `json:"allowRemote" default:"false" doc:"Let the private listener have another address than loopback. Whoever reaches it reads the server's memory."`
 }
 
 // problem is one thing that is wrong with a configuration.

@@ -34,6 +34,7 @@ type Config struct {
 	Data, ImageDir, ConfigFile string
 	Database                   string   // a URL or a path
 	Listen                     string   // address:port
+	Left                       string   // the URL that the server of this data folder has left there, empty where none did
 	PublicURL, MCPPath         string   // MCPPath is empty where there is no endpoint
 	MCPURLs                    []string // endpoints to probe beside the own one
 	Proxies                    bool     // proxies are trusted

@@ -248,4 +248,16 @@ func TestServer(t *testing.T) {
 	if got := look(Config{Listen: strings.TrimPrefix(stranger.URL, "http://"), HTTP: stranger.Client()}); find(t, got, "server.port").Status != Error {
 		t.Errorf("a port that is taken: %v", got)
 	}
+	// One that was started with other flags is found where it says that it listens.
+	ready = http.StatusOK
+	moved := look(Config{Listen: "127.0.0.1:1", Left: srv.URL, MCPPath: "/mcp", HTTP: srv.Client()})
+	if got := find(t, moved, "server"); !strings.Contains(got.Found, strings.TrimPrefix(srv.URL, "http://")) || !strings.Contains(got.Found, "127.0.0.1:1") {
+		t.Errorf("elsewhere: %+v", got)
+	}
+	if got := find(t, moved, "host.mcp.gated"); !strings.Contains(got.Found, srv.URL) {
+		t.Errorf("the endpoint elsewhere: %+v", got)
+	}
+	if got := find(t, look(Config{Listen: "127.0.0.1:1", Left: stranger.URL, HTTP: srv.Client()}), "server"); !strings.Contains(got.Found, "does not run on 127.0.0.1:1") {
+		t.Errorf("nothing there: %+v", got)
+	}
 }

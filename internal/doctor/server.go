@@ -26,6 +26,20 @@ func (d *doctor) base() string {
 	return "http://" + net.JoinHostPort(host, port)
 }
 
+// move looks for the server where that of this data folder has said that it listens: it may have been started with other flags than these.
+func (d *doctor) move(ctx context.Context) (note string) {
+	u, err := url.Parse(d.Left)
+	if err != nil || d.PublicURL != "" || u.Scheme != "http" || u.Port() == "" || !isLoopback(u.Hostname()) || d.Left == d.base() {
+		return ""
+	}
+	if status, body, err := d.get(ctx, http.MethodGet, d.Left+"/healthz", ""); err != nil || status != http.StatusOK || !isBerth(body) {
+		return ""
+	}
+	note = "; it was started with another address than is said here, " + d.Listen
+	d.Listen = u.Host
+	return note
+}
+
 // get asks for a page and gives its status and the beginning of its body.
 func (d *doctor) get(ctx context.Context, method, url, body string) (int, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
@@ -49,6 +63,7 @@ func (d *doctor) get(ctx context.Context, method, url, body string) (int, string
 
 // server asks the one of this machine how it is, and reports whether it runs.
 func (d *doctor) server(ctx context.Context) bool {
+	note := d.move(ctx)
 	status, body, err := d.get(ctx, http.MethodGet, d.base()+"/healthz", "")
 	if err != nil || status != http.StatusOK || !isBerth(body) {
 		d.add("server", OK, "it does not run on "+d.Listen, "")
@@ -61,7 +76,7 @@ func (d *doctor) server(ctx context.Context) bool {
 	case status != http.StatusOK:
 		d.add("server", Error, fmt.Sprintf("it is not ready (%d): %s", status, message(body)), "Read its log: journalctl -u berth")
 	default:
-		d.add("server", OK, "it runs on "+d.Listen+" and is ready", "")
+		d.add("server", OK, "it runs on "+d.Listen+" and is ready"+note, "")
 	}
 	return true
 }

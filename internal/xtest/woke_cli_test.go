@@ -38,7 +38,7 @@ func TestWokeIsSaid(t *testing.T) {
 	}{
 		{[]string{"sandboxes", "exec", "box", "--", "true"}, 0},
 		{[]string{"sandboxes", "exec", "box", "--", "false"}, 1},
-		{[]string{"sandboxes", "exec", "box", "--", "/no/such/program"}, 1},
+		{[]string{"sandboxes", "exec", "box", "--", "/no/such/program"}, 126},
 		{[]string{"sandboxes", "shell", "box", "--", "true"}, 0},
 		{[]string{"sandboxes", "exec", "-i", "box", "--", "true"}, 0},
 		{[]string{"processes", "start", "box", "--", "true"}, 0},

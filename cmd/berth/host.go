@@ -26,6 +26,9 @@ import (
 // cutTime is how long calls that are cut off get to say so to their callers.
 const cutTime = 2 * time.Second
 
+// afterGrace is how long an end may take once calls under way have had their time.
+const afterGrace = 80 * time.Second
+
 // host is one running server: the control plane beside the node's agent.
 type host struct {
 	*settings
@@ -69,7 +72,7 @@ func (h *host) serve(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err = h.announce(ctx, h.out, plane); err == nil {
+	if err = h.announce(ctx, plane); err == nil {
 		addr := h.ln.Addr().String()
 		h.systemd.ready(addr)
 		work.Go(func() error { h.systemd.watch(background, addr); return nil })
@@ -78,8 +81,9 @@ func (h *host) serve(ctx context.Context) error {
 		case <-background.Done(): // something failed
 		}
 	}
-	h.systemd.stopping()
-	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(h.ShutdownSeconds)*time.Second)
+	grace := time.Duration(h.ShutdownSeconds) * time.Second
+	h.systemd.stopping(grace + afterGrace)
+	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	h.drain(dctx, plane, cut)
 	_ = server.Close() // nobody is called any more

@@ -111,6 +111,7 @@ func (s *settings) run(cmd *cobra.Command) (err error) {
 	log := s.logger(cmd.ErrOrStderr(), level)
 	stopHUP := s.onHUP(log, level)
 	defer stopHUP()
+	manager := newSystemd(s.env, log) // before any program is started, which would hear of it
 	if err := os.MkdirAll(s.Data, 0o700); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
@@ -128,6 +129,7 @@ func (s *settings) run(cmd *cobra.Command) (err error) {
 		s.PublicURL = "http://" + ln.Addr().String()
 	}
 
+	manager.starting()
 	bar := bootstrap.NewBar(cmd.ErrOrStderr())
 	agent, err := nodeagent.Open(ctx, s.node(bar, log))
 	bar.Close()
@@ -139,27 +141,31 @@ func (s *settings) run(cmd *cobra.Command) (err error) {
 		defer cancel()
 		err = errors.Join(err, agent.Close(cctx, s.temporary))
 	}()
-	h := &host{settings: s, log: log, out: cmd.OutOrStdout(), agent: agent, ln: ln, systemd: newSystemd(s.env, log)}
+	h := &host{settings: s, log: log, out: cmd.OutOrStdout(), agent: agent, ln: ln, systemd: manager}
 	return h.serve(ctx)
 }
 
 // announce tells a person and a program that the server serves.
-func (s *settings) announce(ctx context.Context, out io.Writer, plane *controlplane.Plane) error {
+func (h *host) announce(ctx context.Context, plane *controlplane.Plane) error {
 	secret, err := plane.EnsureRoot(ctx)
 	if err != nil {
 		return err
 	}
-	if err := cli.UpdateCredential(s.Data, s.PublicURL, secret); err != nil {
+	if err := cli.UpdateCredential(h.Data, h.PublicURL, secret); err != nil {
 		return err
 	}
-	r := ready{URL: s.PublicURL, Key: secret}
-	if s.MCP.Enabled {
-		r.MCPURL = s.PublicURL + s.MCP.Path
+	r := ready{URL: h.PublicURL, Key: secret}
+	if h.MCP.Enabled {
+		r.MCPURL = h.PublicURL + h.MCP.Path
 	}
-	if err := greet(out, r); err != nil {
+	shown := r
+	if h.systemd.manages() {
+		shown.Key = "" // what is printed is kept in a journal that others than root read
+	}
+	if err := greet(h.out, shown); err != nil {
 		return err
 	}
-	if s.ReadyFile == "" {
+	if h.ReadyFile == "" {
 		return nil
 	}
 	b, err := json.Marshal(r)
@@ -167,10 +173,10 @@ func (s *settings) announce(ctx context.Context, out io.Writer, plane *controlpl
 		return fmt.Errorf("encode ready file: %w", err)
 	}
 	// Whoever waits for the file finds it whole.
-	if err := os.WriteFile(s.ReadyFile+".tmp", append(b, '\n'), 0o600); err != nil {
+	if err := os.WriteFile(h.ReadyFile+".tmp", append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write ready file: %w", err)
 	}
-	if err := os.Rename(s.ReadyFile+".tmp", s.ReadyFile); err != nil {
+	if err := os.Rename(h.ReadyFile+".tmp", h.ReadyFile); err != nil {
 		return fmt.Errorf("write ready file: %w", err)
 	}
 	return nil

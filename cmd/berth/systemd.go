@@ -31,7 +31,7 @@ func newSystemd(env func(string) string, log *slog.Logger) *systemd {
 }
 
 func (d *systemd) tell(state string) {
-	if d.socket == "" {
+	if !d.manages() {
 		return
 	}
 	// A name that begins with @ is an abstract one, here as there.
@@ -45,12 +45,20 @@ func (d *systemd) tell(state string) {
 	}
 }
 
+// manages says whether a service manager listens.
+func (d *systemd) manages() bool { return d.socket != "" }
+
+// starting says what the start waits for, which for the base image is minutes.
+func (d *systemd) starting() {
+	d.tell("STATUS=Starting: sandboxes are found again, and the base image is prepared where there is none")
+}
+
 // ready says that the server serves.
 func (d *systemd) ready(addr string) { d.tell("READY=1\nSTATUS=Serving on " + addr) }
 
 // watch gives signs of life for as long as the server answers itself, until the context ends.
 func (d *systemd) watch(ctx context.Context, addr string) {
-	if d.watchdog == 0 || d.socket == "" {
+	if d.watchdog == 0 || !d.manages() {
 		return
 	}
 	client := &http.Client{Timeout: d.watchdog / 3, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -69,7 +77,10 @@ func (d *systemd) watch(ctx context.Context, addr string) {
 	}
 }
 
-func (d *systemd) stopping() { d.tell("STOPPING=1\nSTATUS=Ending: calls under way finish") }
+// stopping says that the server ends, and how long that may take, which may be longer than the unit's own time.
+func (d *systemd) stopping(within time.Duration) {
+	d.tell("STOPPING=1\nSTATUS=Ending: calls under way finish\nEXTEND_TIMEOUT_USEC=" + strconv.FormatInt(within.Microseconds(), 10))
+}
 
 // alive asks the server for a sign of life through its own listener.
 func alive(ctx context.Context, client *http.Client, addr string) error {

@@ -69,6 +69,7 @@ func TestMachines(t *testing.T) {
 		}()},
 		{"version 2", "host.cgroups", OK, "version 2", map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n"}},
 		{"version 2 without memory", "host.cgroups", Warn, "without memory", map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu pids\n"}},
+		{"version 2 without any", "host.cgroups", Warn, "version 2 without cpu, memory, pids", map[string]string{"sys/fs/cgroup/cgroup.controllers": "\n"}},
 		{"version 1", "host.cgroups", OK, "version 1", map[string]string{"proc/self/mounts": "c /sys/fs/cgroup/cpu cgroup rw,cpu,cpuacct 0 0\nm /m cgroup rw,memory 0 0\np /p cgroup rw,pids 0 0\n"}},
 		{"no control groups", "host.cgroups", Error, "no control groups", map[string]string{"proc/self/mounts": "proc /proc proc rw 0 0\n"}},
 	} {

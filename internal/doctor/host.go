@@ -76,8 +76,8 @@ var wanted = []string{"cpu", "memory", "pids"}
 
 func (d *doctor) cgroups() {
 	const fix = "Sandboxes run without these limits. Boot with them, for memory often cgroup_enable=memory."
-	if list := d.line("sys/fs/cgroup/cgroup.controllers"); list != "" {
-		d.controllers("version 2", strings.Fields(list), fix)
+	if list, err := os.ReadFile(d.rooted("sys/fs/cgroup/cgroup.controllers")); err == nil { // it may be empty
+		d.controllers("version 2", strings.Fields(string(list)), fix)
 		return
 	}
 	mounts, err := os.ReadFile(d.rooted("proc/self/mounts"))

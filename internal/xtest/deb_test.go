@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDebianPackage builds the package of the program under test, and installs, configures, removes and purges it in a Debian of its own.
+// TestDebianPackage builds the package of the program under test. It has what it should, lintian finds no fault with it, and it is installed, configured,
+// removed and purged in a Debian of its own; then under a systemd of its own, where it serves.
 func TestDebianPackage(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		if os.Getenv("CI") == "true" {
@@ -25,11 +26,18 @@ func TestDebianPackage(t *testing.T) {
 	built := ranOK(t, build)
 	deb := strings.TrimSpace(built)
 
+	t.Run("content", func(t *testing.T) { packageContent(t, deb) })
+	t.Run("lintian", func(t *testing.T) { lintian(t, deb) })
+	t.Run("life", func(t *testing.T) { packageLife(t, deb, rootfs) })
+	t.Run("systemd", func(t *testing.T) { underSystemd(t, deb) })
+}
+
+func packageContent(t *testing.T, deb string) {
 	list := ranOK(t, exec.Command("dpkg-deb", "-c", deb))
 	for _, file := range []string{
 		"./usr/bin/berth", "./lib/systemd/system/berth.service", "./etc/berth/berth.yaml", "./usr/share/man/man1/berth.1.gz", "./usr/share/man/man5/berth.yaml.5.gz",
 		"./usr/share/bash-completion/completions/berth", "./usr/share/zsh/vendor-completions/_berth", "./usr/share/fish/vendor_completions.d/berth.fish",
-		"./usr/share/doc/berth/copyright", "./usr/share/doc/berth/changelog.gz",
+		"./usr/share/lintian/overrides/berth", "./usr/share/doc/berth/copyright", "./usr/share/doc/berth/changelog.gz",
 	} {
 		if !strings.Contains(list, " "+file+"\n") {
 			t.Errorf("%s is not in the package:\n%s", file, list)
@@ -41,7 +49,38 @@ func TestDebianPackage(t *testing.T) {
 	if conf := ranOK(t, exec.Command("dpkg-deb", "-I", deb, "conffiles")); conf != "/etc/berth/berth.yaml\n" {
 		t.Errorf("conffiles: %q", conf)
 	}
+}
 
+// lintian has Debian's own judge of packages read it: no error, no warning, and no override that overrides nothing.
+func lintian(t *testing.T, deb string) {
+	for _, program := range []string{"lintian", "lexgrog"} {
+		if _, err := exec.LookPath(program); err != nil {
+			if os.Getenv("CI") == "true" {
+				t.Fatalf("%s is not installed", program)
+			}
+			t.Skipf("%s is not installed", program)
+		}
+	}
+	// Two of its checks take minutes: of the program's words, which gives notes only, and of the manual, which starts two programs a page. Those are
+	// what TestManual does with groff and what follows here.
+	out, err := exec.Command("lintian", "--allow-root", "--no-cfg", "--fail-on", "error,warning", "--dont-check-part", "documentation/manual,binaries/spelling", //nolint:gosec // a file of the test's
+		"--display-level", "=info", "--display-level", ">=warning", deb).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "mismatched-override") || strings.Contains(string(out), "unused-override") {
+		t.Errorf("lintian: %v\n%s", err, out)
+	}
+	pages := filepath.Join(t.TempDir(), "pages")
+	ranOK(t, exec.Command("dpkg-deb", "-x", deb, pages))
+	files, err := filepath.Glob(filepath.Join(pages, "usr/share/man/man*/*"))
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d pages, %v", len(files), err)
+	}
+	if out, err := exec.Command("lexgrog", files...).CombinedOutput(); err != nil { //nolint:gosec // as above
+		t.Errorf("man finds no name in a page: %v\n%s", err, out)
+	}
+}
+
+// packageLife installs it in a tree that no systemd runs in.
+func packageLife(t *testing.T, deb, rootfs string) {
 	root := overlay(t, rootfs)
 	dpkg := func(args ...string) string {
 		return ranOK(t, exec.Command("dpkg", append([]string{"--root=" + root, "--force-depends"}, args...)...)) //nolint:gosec // a machine of the test's

@@ -97,10 +97,26 @@ func prepare(name string, args []string, at int) error {
 			return fmt.Errorf("join cgroup: %w", err)
 		}
 	}
+	if err := unprotect("/proc/self/oom_score_adj"); err != nil {
+		return fmt.Errorf("give up the server's protection from the killer of memory: %w", err)
+	}
 	if name == "boot" {
 		os.Args = withMachine(os.Args, at, j)
 	}
 	return nil
+}
+
+// unprotect gives a score that spares its process where the machine runs out of memory the usual value: the server's is inherited, but the sandboxes are
+// what may go first. One that does not spare stays as it is.
+func unprotect(file string) error {
+	b, err := os.ReadFile(file) //nolint:gosec // of the kernel
+	if err != nil {
+		return err
+	}
+	if score, err := strconv.Atoi(strings.TrimSpace(string(b))); err != nil || score >= 0 {
+		return err
+	}
+	return os.WriteFile(file, []byte("0"), 0)
 }
 
 // withMachine tells the sandbox the memory and the CPUs it may use. gVisor reads them from cgroups that it has made itself; ours it does

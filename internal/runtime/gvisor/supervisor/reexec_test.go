@@ -53,6 +53,22 @@ func FuzzHighestDonated(f *testing.F) {
 	})
 }
 
+// A sandbox is not spared where the server is, and stays the first to go where all are.
+func TestUnprotect(t *testing.T) {
+	for before, want := range map[string]string{"-500\n": "0", "-1000\n": "0", "0\n": "0\n", "300\n": "300\n"} {
+		file := filepath.Join(t.TempDir(), "oom_score_adj")
+		if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := unprotect(file); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := os.ReadFile(file); string(got) != want {
+			t.Errorf("%q became %q, want %q", before, got, want)
+		}
+	}
+}
+
 // What a boot is told of the machine is ours, wherever gVisor has put its own.
 func TestWithMachine(t *testing.T) {
 	args := strings.Fields("x --root=/r boot --bundle=/b --total-host-memory 8 --total-memory 8 --spec-fd=3 id")

@@ -179,9 +179,9 @@ func (m *Manager) setupOutside(slot int, name, id string) error {
 	return nil
 }
 
-// Connect sets the host's end of the cable up.
+// Connect sets the host's end of the cable up, and lets through what Hold held.
 func (m *Manager) Connect(slot int, internet bool) error {
-	l, err := findCable(m.Link(slot, internet))
+	l, err := m.group(slot, internet, 0)
 	if err != nil {
 		return err
 	}
@@ -191,16 +191,25 @@ func (m *Manager) Connect(slot int, internet bool) error {
 	return m.checkRoute(slot, l.Attrs().Index)
 }
 
-// Disconnect sets the host's end of the cable down until Connect: what is sent either way meanwhile is lost, as on a cable that is not plugged in.
-func (m *Manager) Disconnect(slot int, internet bool) error {
+// Hold lets nothing through to a sandbox until Connect. TCP sends again what it loses by that. Setting the cable down instead would have the kernel forget
+// every connection over it: what the sandbox sends next would be taken for the beginning of a new one, and be dropped.
+func (m *Manager) Hold(slot int, internet bool) error {
+	_, err := m.group(slot, internet, heldGroup)
+	return err
+}
+
+// heldGroup is the group of the interfaces to which the table lets nothing through.
+const heldGroup = 0x62657274
+
+func (m *Manager) group(slot int, internet bool, group int) (netlink.Link, error) {
 	l, err := findCable(m.Link(slot, internet))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := netlink.LinkSetDown(l); err != nil {
-		return fmt.Errorf("set host cable down: %w", err)
+	if err := netlink.LinkSetGroup(l, group); err != nil {
+		return nil, fmt.Errorf("set group of host cable: %w", err)
 	}
-	return nil
+	return l, nil
 }
 
 func findCable(name string) (netlink.Link, error) {

@@ -45,6 +45,7 @@ func (m *Manager) installTable() error {
 	}
 
 	forward := chain("forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, nftables.ChainTypeFilter)
+	rule(forward, out(open), held(), verdict(expr.VerdictDrop))
 	rule(forward, in(closed), verdict(expr.VerdictDrop))
 	rule(forward, out(closed), verdict(expr.VerdictDrop))
 	rule(forward, out(open), in(open), verdict(expr.VerdictDrop))
@@ -58,6 +59,7 @@ func (m *Manager) installTable() error {
 	// From the host: root only. Packets without a socket, such as resets, have no owner and pass.
 	output := chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainTypeFilter)
 	for _, name := range []string{open, closed} {
+		rule(output, out(name), held(), verdict(expr.VerdictDrop))
 		rule(output, out(name), notRoot(), verdict(expr.VerdictDrop))
 	}
 
@@ -86,6 +88,14 @@ func out(name string) []expr.Any { return iface(expr.MetaKeyOIFNAME, name) }
 
 func iface(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(name)}}
+}
+
+// held matches packets to an interface that Hold was called of.
+func held() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(heldGroup)},
+	}
 }
 
 func family(f byte) []expr.Any {

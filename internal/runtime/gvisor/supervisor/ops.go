@@ -164,16 +164,13 @@ func (s *Supervisor) Update(ctx context.Context, id string, generation int64, re
 // standstill is how often it is looked whether a sandbox that stands still for a moment goes on.
 const standstill = 5 * time.Millisecond
 
-// unplugged is how often in a row a dial of a sandbox that goes on may find its cable out: it was plugged in meanwhile.
-const unplugged = 10
-
 // Dial connects to a TCP port of a sandbox. It gives the connection and a pidfd that tells of the sandbox's death; the caller closes both. One that stands
 // still while it is saved is waited for.
 func (s *Supervisor) Dial(ctx context.Context, id string, port int) (*net.TCPConn, *os.File, error) {
 	if port < 1 || port > 65535 {
 		return nil, nil, errs.E(errs.InvalidInput, "%d is no port", port)
 	}
-	for out := 0; ; {
+	for {
 		l, r, err := s.alive(id)
 		if err != nil {
 			return nil, nil, err
@@ -182,15 +179,7 @@ func (s *Supervisor) Dial(ctx context.Context, id string, port int) (*net.TCPCon
 		case r.Phase == paused || r.Before == paused || r.Phase == suspending:
 			return nil, nil, errs.E(errs.InvalidState, "sandbox %s is paused", id).Because("paused")
 		case r.Phase != saving:
-			conn, death, err := s.dialLive(ctx, l, r, port)
-			if !errors.Is(err, unix.ENETUNREACH) {
-				return conn, death, err
-			}
-			if out++; out == unplugged {
-				return nil, nil, err
-			}
-		default:
-			out = 0
+			return s.dialLive(ctx, l, r, port)
 		}
 		select {
 		case <-time.After(standstill):

@@ -107,7 +107,7 @@ func (s *Supervisor) still(sb *sandbox, r record, during phase, do func(now reco
 	if err := sb.put(now); err != nil {
 		return err
 	}
-	if err := s.unplug(r); err != nil {
+	if err := s.hold(r); err != nil {
 		s.undone(sb, r)
 		return err
 	}
@@ -133,11 +133,11 @@ func (s *Supervisor) still(sb *sandbox, r record, during phase, do func(now reco
 	return err
 }
 
-// unplug keeps a sandbox's connections quiet while its memory is written. gVisor saves a packet that it has received and not dealt with yet beside its
+// hold keeps a sandbox's connections quiet while its memory is written. gVisor saves a packet that it has received and not dealt with yet beside its
 // connection; should that connection be broken by a wake, and be saved once more before its program has closed it, the packet ends the kernel of the
 // second wake when it closes it ("unexpected tcp state in processor: INITIAL"). For the same reason a kernel that is brought back is plugged in last.
-func (s *Supervisor) unplug(r record) error {
-	return s.nets.Disconnect(r.Slot, r.Spec.Network == runtime.NetworkInternet)
+func (s *Supervisor) hold(r record) error {
+	return s.nets.Hold(r.Slot, r.Spec.Network == runtime.NetworkInternet)
 }
 
 func (s *Supervisor) plug(r record) error {

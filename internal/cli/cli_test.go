@@ -208,6 +208,18 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// TestTimeoutIsSaid names the flag that ended a call, and not the program's own words for it.
+func TestTimeoutIsSaid(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer srv.Close()
+	var out, errOut bytes.Buffer
+	env := func(string) string { return "" }
+	code := Main(t.Context(), []string{"account", "get", "--url", srv.URL, "--key", "k", "--timeout", "20ms"}, env, nil, &out, &errOut, Commands{})
+	if code != exitFailed || !strings.Contains(errOut.String(), "within --timeout 20ms (TIMEOUT)") || strings.Contains(errOut.String(), "context") {
+		t.Errorf("code %d, %q, %q", code, out.String(), errOut.String())
+	}
+}
+
 // FuzzPlain holds stored text, such as a name that somebody chose, to what cannot steer a terminal.
 func FuzzPlain(f *testing.F) {
 	for _, s := range []string{"a", "\x1b[31mred", "a\nb", "\u202e", "\xff", "grüße", "\u0085"} {

@@ -72,6 +72,7 @@ func (a *app) derived(infos []op.Info) []*cobra.Command {
 			verbs = append(verbs, c.Name())
 		}
 		g.Short = strings.Join(verbs, ", ")
+		g.Long = "Operations on " + g.Name() + "."
 	}
 	return groups
 }

@@ -201,6 +201,11 @@ func (d *doctor) image() {
 		return
 	}
 	res, err := bootstrap.Load(d.ImageDir, id)
+	if errs.CodeOf(err) == errs.NotFound { // the last start of a server may have been told another folder; the node knows it
+		if used, other := bootstrap.Load(filepath.Join(d.Data, "node", "images"), id); other == nil {
+			res, err = used, nil
+		}
+	}
 	switch {
 	case err == nil:
 		d.add("node.image", OK, fmt.Sprintf("the base image %s is prepared: %d packages, %d MiB", id[:12], res.Packages, res.Bytes>>20), "")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/image/bootstrap"
 )
 
 // machine writes the files of a kernel that the checks read.
@@ -260,5 +261,34 @@ func TestServer(t *testing.T) {
 	}
 	if got := find(t, look(Config{Listen: "127.0.0.1:1", Left: stranger.URL, HTTP: srv.Client()}), "server"); !strings.Contains(got.Found, "does not run on 127.0.0.1:1") {
 		t.Errorf("nothing there: %+v", got)
+	}
+}
+
+// TestImageOfTheNode finds the image that the last server used, wherever it was told to look for it.
+func TestImageOfTheNode(t *testing.T) {
+	data := t.TempDir()
+	id, err := bootstrap.ID(bootstrap.Options{Dir: filepath.Join(data, "images")})
+	if err != nil {
+		t.Fatalf("Berth is built and tested on Debian and Ubuntu: %v", err)
+	}
+	look := func() Check {
+		d := &doctor{Config: Config{Data: data, ImageDir: filepath.Join(data, "images")}}
+		d.image()
+		return find(t, d.checks, "node.image")
+	}
+	if got := look(); got.Status != Warn {
+		t.Errorf("without an image: %+v", got)
+	}
+	elsewhere := t.TempDir()
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(elsewhere, id), 0o755), os.WriteFile(filepath.Join(elsewhere, id, "image.json"), []byte(`{"packages":3}`), 0o600),
+		os.MkdirAll(filepath.Join(data, "node"), 0o755), os.Symlink(elsewhere, filepath.Join(data, "node", "images")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := look(); got.Status != OK {
+		t.Errorf("with the node's: %+v", got)
 	}
 }

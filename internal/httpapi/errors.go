@@ -102,7 +102,7 @@ func scheme(auth string) string {
 
 func (s *server) unknown(w http.ResponseWriter, r *http.Request) {
 	s.fail(w, r, errs.E(errs.NotFound, "there is nothing at this path").Because("unknown_route").
-		Suggest("GET /v1/openapi.json lists every route."))
+		Suggest("GET /v1/openapi.json lists every route; the documentation is at /docs/."))
 }
 
 func (s *server) wrongMethod(w http.ResponseWriter, r *http.Request, allow string) {

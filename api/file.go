@@ -118,7 +118,7 @@ type StatFileOut struct {
 type MakeDirectoryIn struct {
 	op.WriteIn
 	FileIn
-	Mode string `json:"mode,omitempty" pattern:"^0?[0-7]{3,4}$" default:"0755"`
+	Mode string `json:"mode,omitempty" pattern:"^0?[0-7]{3,4}$" default:"0755" doc:"Octal."`
 }
 
 // FileOut is the output of writes that leave one file.

@@ -71,7 +71,7 @@ type ListSnapshotsIn struct {
 	op.PageIn
 	SandboxID string            `json:"sandboxId,omitempty" id:"sbx" doc:"Only those made of it."`
 	Name      string            `json:"name,omitempty" maxlen:"63"`
-	Mode      string            `json:"mode,omitempty" enum:"memory,disk"`
+	Mode      string            `json:"mode,omitempty" enum:"memory,disk" doc:"Of this kind."`
 	Metadata  map[string]string `json:"metadata,omitempty" maxprops:"16" doc:"Labels that it must have, all of them."`
 	Scope     string            `json:"scope,omitempty" enum:"mine,all" default:"mine" doc:"mine: made by this credential's principal. all: everything you may see."`
 }

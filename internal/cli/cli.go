@@ -63,6 +63,7 @@ type app struct {
 	quiet            bool
 	dataDir          func() string
 	local            bool // the server that was called is the one of this machine
+	mine             bool // the list that is printed holds only what this key made
 	runs             bool // the exit code is that of what runs in the sandbox
 }
 

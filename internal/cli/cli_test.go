@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -60,6 +61,9 @@ func TestEveryInputCanBeGiven(t *testing.T) {
 			}
 		}
 		for _, f := range c.inputs.list {
+			if u := usage(f.path, f.schema); f.schema.Description == "" && !regexp.MustCompile(`^[A-Za-z-]+[ ,;:.]`).MatchString(u) || strings.HasPrefix(u, "One of: ") || strings.HasPrefix(u, "Default: ") {
+				t.Errorf("%s: the help of --%s is %q", info.Name, flagName(f.path), u)
+			}
 			if root.PersistentFlags().Lookup(flagName(f.path)) != nil {
 				t.Errorf("%s: --%s hides a global flag", info.Name, flagName(f.path))
 			}

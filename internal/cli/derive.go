@@ -184,6 +184,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if err := c.resolve(cmd, in); err != nil {
 		return err
 	}
+	c.mine = c.info.In.Properties["scope"] != nil && (in["scope"] == nil || in["scope"] == "mine")
 	c.runs = c.info.Name == api.Exec.Name
 	if c.tty || c.keepStdin {
 		return c.interactive(cmd, in)

@@ -137,7 +137,7 @@ func (in *inputs) add(cmd *cobra.Command, s *op.Schema, prefix, taken []string) 
 		if runs := s.Properties["argv"] != nil; runs {
 			letter = letters[flagName(path)]
 		}
-		added := cmd.Flags().VarPF(f, flagName(path), letter, usage(flagName(path), p))
+		added := cmd.Flags().VarPF(f, flagName(path), letter, usage(path, p))
 		if p.Type == "boolean" {
 			added.NoOptDefVal = "true"
 		}
@@ -169,10 +169,10 @@ func enumOf(p *op.Schema) []string {
 }
 
 // usage is a flag's help: what it means, what it takes, its default.
-func usage(name string, p *op.Schema) string {
+func usage(path []string, p *op.Schema) string {
 	var parts []string
-	if p.Description != "" {
-		parts = append(parts, strings.ReplaceAll(p.Description, "`", "'"))
+	if words := first(p.Description, meanings[path[len(path)-1]]); words != "" {
+		parts = append(parts, strings.ReplaceAll(words, "`", "'"))
 	}
 	if values := enumOf(p); len(values) > 0 {
 		parts = append(parts, "One of: "+strings.Join(values, ", ")+".")
@@ -186,8 +186,8 @@ func usage(name string, p *op.Schema) string {
 	if p.Default != nil {
 		parts = append(parts, fmt.Sprintf("Default: %v.", p.Default))
 	}
-	if p.Default == true {
-		parts = append(parts, "--"+name+"=false turns it off.")
+	if p.Type == "boolean" && (p.Default == true || path[0] == "autoWake" || path[0] == "wakeOnTimers") {
+		parts = append(parts, "--"+flagName(path)+"=false turns it off.")
 	}
 	if p.Type == "array" || p.Type == "object" {
 		parts = append(parts, "Can be repeated.")

@@ -108,6 +108,9 @@ func (a *app) printList(info op.Info, out map[string]any, items []any) error {
 			return err
 		}
 	}
+	if len(items) == 0 && a.mine {
+		a.note("nothing of what this key made; --scope all looks at everything that it may see")
+	}
 	if cursor, ok := more.(string); ok {
 		a.note("there is more: --cursor %s", plain(cursor))
 	}

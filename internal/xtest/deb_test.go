@@ -63,8 +63,10 @@ func lintian(t *testing.T, deb string) {
 	}
 	// Two of its checks take minutes: of the program's words, which gives notes only, and of the manual, which starts two programs a page. Those are
 	// what TestManual does with groff and what follows here.
-	out, err := exec.Command("lintian", "--allow-root", "--no-cfg", "--fail-on", "error,warning", "--dont-check-part", "documentation/manual,binaries/spelling", //nolint:gosec // a file of the test's
-		"--display-level", "=info", "--display-level", ">=warning", deb).CombinedOutput()
+	cmd := exec.Command("lintian", "--allow-root", "--no-cfg", "--fail-on", "error,warning", "--dont-check-part", "documentation/manual,binaries/spelling", //nolint:gosec // a file of the test's
+		"--display-level", "=info", "--display-level", ">=warning", deb)
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
+	out, err := cmd.CombinedOutput()
 	if err != nil || strings.Contains(string(out), "mismatched-override") || strings.Contains(string(out), "unused-override") {
 		t.Errorf("lintian: %v\n%s", err, out)
 	}

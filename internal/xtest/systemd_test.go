@@ -48,6 +48,7 @@ func underSystemd(t *testing.T, deb string) {
 			if layout == "unified" { // what does not depend on control groups is looked at once
 				s.goesOn("systemctl reload", s.reloaded)
 				s.goesOn("a configuration that is wrong", s.misconfigured)
+				s.goesOn("an end that takes longer than the unit says", s.endsSlowly)
 				s.goesOn("a server that hangs", s.hung)
 				s.goesOn("an upgrade", func() { s.dpkg("-i", "/mnt/shared/berth.deb") })
 				s.goesOn("a removal and a new installation", s.removedAndInstalled)
@@ -257,10 +258,44 @@ func (s *service) misconfigured() {
 	s.comesBack()
 }
 
+// endsSlowly: a call under way is finished, which the server asks systemd to wait for.
+func (s *service) endsSlowly() {
+	undo := s.drop("TimeoutStopSec=1")
+	defer undo()
+	call := s.command("berth", "sandboxes", "exec", "one", "--", "sh", "-c", "touch /tmp/begun; sleep 4; echo finished")
+	var out strings.Builder
+	call.Stdout, call.Stderr = &out, &out
+	if err := call.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	eventuallyIn(s.t, time.Minute, func() bool { return strings.Contains(s.inside("ls /tmp"), "begun") })
+	s.run("systemctl", "stop", "berth")
+	if got := s.show("Result"); got != "success" {
+		s.t.Errorf("systemd says of the end: %s", got)
+	}
+	if err := call.Wait(); err != nil || !strings.Contains(out.String(), "finished") {
+		s.t.Errorf("the call under way: %v, %s", err, out.String())
+	}
+	s.run("systemctl", "start", "berth")
+}
+
+// drop gives the unit another setting until it is undone.
+func (s *service) drop(setting string) (undo func()) {
+	s.t.Helper()
+	s.write("/run/systemd/system/berth.service.d/test.conf", "[Service]\n"+setting+"\n")
+	s.run("systemctl", "daemon-reload")
+	return func() {
+		if err := os.RemoveAll(s.path("/run/systemd/system/berth.service.d")); err != nil {
+			s.t.Fatal(err)
+		}
+		s.run("systemctl", "daemon-reload")
+	}
+}
+
 // hung: a server that gives no sign of life is ended and started again. That it does give them, everything before has shown: the time is up soon.
 func (s *service) hung() {
-	s.write("/run/systemd/system/berth.service.d/watchdog.conf", "[Service]\nWatchdogSec=5\n")
-	s.run("systemctl", "daemon-reload")
+	undo := s.drop("WatchdogSec=5")
+	defer undo()
 	s.run("systemctl", "restart", "berth")
 	s.main = s.show("MainPID")
 	before := s.show("WatchdogTimestampMonotonic")
@@ -270,10 +305,6 @@ func (s *service) hung() {
 	if journal := s.output("journalctl", "--no-pager", "_PID=1"); !strings.Contains(journal, "Watchdog timeout") {
 		s.t.Errorf("the watchdog was not what ended it:\n%s", journal)
 	}
-	if err := os.RemoveAll(s.path("/run/systemd/system/berth.service.d")); err != nil {
-		s.t.Fatal(err)
-	}
-	s.run("systemctl", "daemon-reload")
 }
 
 // removedAndInstalled: a removal leaves the configuration, the data and what runs.

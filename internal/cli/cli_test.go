@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"unicode"
 	"unicode/utf8"
@@ -209,6 +211,16 @@ func TestInterrupted(t *testing.T) {
 	code := Main(ctx, []string{"account", "get", "--url", srv.URL, "--key", "k"}, env, nil, &out, &errOut, Commands{})
 	if code != exitInterrupted || errOut.String() != "berth: interrupted\n" || out.Len() > 0 {
 		t.Errorf("code %d, %q, %q", code, out.String(), errOut.String())
+	}
+}
+
+func TestNotYours(t *testing.T) {
+	denied := fmt.Errorf("read credential: %w", &fs.PathError{Op: "open", Path: "/var/lib/berth/cli.json", Err: syscall.EACCES})
+	if err := notYours(denied, "/var/lib/berth"); !strings.Contains(err.Error(), "put sudo in front") || strings.Contains(err.Error(), "cli.json") {
+		t.Errorf("denied: %v", err)
+	}
+	if other := errors.New("read credential: it is not JSON"); notYours(other, "/var/lib/berth") != other {
+		t.Error("another error is not left as it is")
 	}
 }
 

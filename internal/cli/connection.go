@@ -51,6 +51,14 @@ func WriteCredential(dir string, c Credential) error {
 	return nil
 }
 
+// notYours says of a data folder that is another's what to do, and leaves other errors.
+func notYours(err error, dir string) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return usagef("the server of %s takes a key from you: put sudo in front, or set BERTH_URL and BERTH_API_KEY", dir)
+}
+
 // LocalURL gives the address that the server of a data folder has left there, empty where there is none or it may not be read.
 func LocalURL(dir string) (string, error) {
 	c, err := readCredential(dir)
@@ -81,11 +89,11 @@ func (a *app) connect() (*client.Client, error) {
 	if url == "" || key == "" {
 		local, err := readCredential(a.dataDir())
 		if err != nil && url == "" {
-			return nil, err
+			return nil, notYours(err, a.dataDir())
 		}
 		url = first(url, local.URL)
 		if url == "" {
-			return nil, usagef("no server is known: give --url and --key, set BERTH_URL and BERTH_API_KEY, or start one here with: sudo berth serve")
+			return nil, usagef("no server is known: put sudo in front if it is root's, give --url and --key, set BERTH_URL and BERTH_API_KEY, or start one here with: sudo berth serve")
 		}
 		a.local = url == local.URL
 		if key == "" && url == local.URL {

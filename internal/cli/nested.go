@@ -30,7 +30,7 @@ func (a *app) printNested(lists []nested) error {
 		if _, err := fmt.Fprintf(a.stdout, "\n%s:\n", plain(l.title)); err != nil {
 			return err
 		}
-		if err := table(a.stdout, a.width(), rows(l.schema, shown(l.schema, l.items), l.items, clip)); err != nil {
+		if err := table(a.stdout, a.width(), rows(l.schema, shown(l.schema, l.items), l.items)); err != nil {
 			return err
 		}
 	}
@@ -50,8 +50,8 @@ func shown(s *op.Schema, items []any) (names []string) {
 	return names
 }
 
-// rows are items as lines of a table with a head; cut shortens a cell.
-func rows(s *op.Schema, names []string, items []any, cut func(string) string) [][]string {
+// rows are items as lines of a table with a head. The last column, which often holds a text, has the most room.
+func rows(s *op.Schema, names []string, items []any) [][]string {
 	heads := make([]string, len(names))
 	for i, n := range names {
 		heads[i] = head(n)
@@ -61,7 +61,11 @@ func rows(s *op.Schema, names []string, items []any, cut func(string) string) []
 		members, _ := item.(map[string]any)
 		cells := make([]string, len(names))
 		for i, n := range names {
-			cells[i] = cut(text(s.Properties[n], n, members[n]))
+			cells[i] = text(s.Properties[n], n, members[n])
+			if i < len(names)-1 {
+				cells[i] = clip(cells[i])
+			}
+			cells[i] = clipTo(cells[i], maxLast)
 		}
 		all = append(all, cells)
 	}

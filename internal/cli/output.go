@@ -36,7 +36,11 @@ var columns = map[string][]string{
 	"registries.list":   {"host", "username", "createdAt", "updatedAt"},
 }
 
-const maxCell = 60 // characters of a table's cell
+// Characters of a table's cell; a terminal that is narrower has fewer.
+const (
+	maxCell = 60
+	maxLast = 160 // in the last column
+)
 
 // print writes an output: a table of a list, else one line a member, or with -o json as the server gave it.
 func (a *app) print(info op.Info, raw json.RawMessage) error {
@@ -92,7 +96,7 @@ func (a *app) printList(info op.Info, out map[string]any, items []any) error {
 	if info.Name == api.SandboxLogs.Name {
 		err = a.printLog(schema, items)
 	} else {
-		err = table(a.stdout, a.width(), rows(schema, names, items, clip))
+		err = table(a.stdout, a.width(), rows(schema, names, items))
 	}
 	if err := errors.Join(err, a.printNested(lists)); err != nil {
 		return err

@@ -118,7 +118,10 @@ func (a *app) ids(raw json.RawMessage) error {
 	items, isList := out["items"].([]any)
 	if isList {
 		for _, item := range items {
-			if s := idOf(item); s != "" {
+			m, _ := item.(map[string]any)
+			if line, ok := m["message"].(string); ok { // of a log
+				all = append(all, line)
+			} else if s := idOf(item); s != "" {
 				all = append(all, s)
 			}
 		}

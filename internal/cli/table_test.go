@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/berthrun/berth/api/op"
 )
 
 func TestFigures(t *testing.T) {
@@ -45,5 +47,15 @@ func TestTableFitsTheTerminal(t *testing.T) {
 		if !strings.HasPrefix(lines[1], id) || strings.Index(lines[0], "NAME") != strings.Index(lines[2], "n") {
 			t.Errorf("at %d:\n%s", width, b.String())
 		}
+	}
+}
+
+// TestTheLastColumnHasRoom keeps of a text in the last column what another would lose.
+func TestTheLastColumnHasRoom(t *testing.T) {
+	s := &op.Schema{Properties: map[string]*op.Schema{"a": {Type: "string"}, "b": {Type: "string"}}}
+	long := strings.Repeat("x", 300)
+	got := rows(s, []string{"a", "b"}, []any{map[string]any{"a": long, "b": long}})[1]
+	if utf8.RuneCountInString(got[0]) != maxCell || utf8.RuneCountInString(got[1]) != maxLast {
+		t.Errorf("%d and %d characters", utf8.RuneCountInString(got[0]), utf8.RuneCountInString(got[1]))
 	}
 }

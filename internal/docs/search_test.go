@@ -15,6 +15,8 @@ var questions = []struct{ ask, pages string }{
 	{"keep a sandbox running while idle", "life troubleshooting"},
 	{"what does stopReason out_of_memory mean", "life troubleshooting"},
 	{"start a web server in the background", "commands"},
+	{"expose a port of a sandbox", "commands terminal"},
+	{"preview url of a web server", "commands"},
 	{"follow the output of a long running process", "commands go reference/processes"},
 	{"write to stdin of a process", "commands reference/processes"},
 	{"the output was truncated, how do I get the rest", "commands troubleshooting"},

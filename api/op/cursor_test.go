@@ -41,6 +41,22 @@ func TestCursor(t *testing.T) {
 	}
 }
 
+func TestMoment(t *testing.T) {
+	at, id, err := DecodeMoment(*EncodeMoment("x", 1764500000000001, "sbx_1"), "x")
+	if at != 1764500000000001 || id != "sbx_1" || err != nil {
+		t.Errorf("got %d, %q, %v", at, id, err)
+	}
+	if at, id, err := DecodeMoment("", "x"); at != 0 || id != "" || err != nil {
+		t.Errorf("no cursor: got %d, %q, %v", at, id, err)
+	}
+	if _, _, err := DecodeMoment(*EncodeCursor("x", "2026", "sbx_1"), "y"); !errs.Is(err, errs.InvalidCursor) {
+		t.Errorf("other filters: %v", err)
+	}
+	if _, _, err := DecodeMoment(*EncodeCursor("x", "today", "sbx_1"), "x"); !errs.Is(err, errs.InvalidCursor) {
+		t.Errorf("no time: %v", err)
+	}
+}
+
 func FuzzCursor(f *testing.F) {
 	f.Add("a", "b", *EncodeCursor("x", "1", "2"))
 	f.Add("", "\x00\xff", "!")

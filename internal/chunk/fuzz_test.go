@@ -114,6 +114,7 @@ func FuzzManifest(f *testing.F) {
 	f.Add(records(folder("", &record{Kind: recFile, Name: "a", Meta: meta{Mode: unix.S_IFREG, Linked: true}}, &record{Kind: recLink, Name: "b"})...))
 	f.Add(records(folder("", &record{Kind: recNode, Name: "p", Meta: meta{Mode: unix.S_IFIFO | 0o600, UID: 5, Xattrs: []xattr{{"trusted.x", []byte("v")}}}})...))
 	f.Add(records(folder("", folder("..")...)...))
+	f.Add([]byte("d\xff\xff\xff\xff\xff\xff\xff")) // ends within a length
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := newReader(bytes.NewReader(b))
 		var again []byte

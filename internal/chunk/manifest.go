@@ -162,11 +162,12 @@ func newReader(in io.Reader) *reader { return &reader{in: bufio.NewReaderSize(in
 
 func (m *reader) number(most uint64) uint64 {
 	v, err := binary.ReadUvarint(m.in)
+	if err == nil && v > most {
+		err = bad("a number is too large")
+	}
 	if err != nil {
 		m.fail(err)
-	} else if v > most {
-		m.fail(bad("a number is too large"))
-		return 0
+		return 0 // with an error ReadUvarint gives what it has read so far, which may be anything
 	}
 	return v
 }

@@ -111,3 +111,23 @@ func (d *DB) Wait(ctx context.Context, topic string, check func(ctx context.Cont
 		}
 	}
 }
+
+// Settled reads something, last read as given, until it is settled, at most for the given time, and gives it as it was at last: where the time runs out, as
+// far as it came. What changes it notifies the topic.
+func Settled[T any](ctx context.Context, d *DB, topic string, most time.Duration, last T, read func(ctx context.Context) (T, error), settled func(T) bool) (T, error) {
+	wctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	err := d.Wait(wctx, topic, func(ctx context.Context) (bool, error) {
+		now, err := read(ctx)
+		if err != nil {
+			return false, err
+		}
+		last = now
+		return settled(now), nil
+	})
+	if err != nil && wctx.Err() == nil {
+		var none T
+		return none, err
+	}
+	return last, nil
+}

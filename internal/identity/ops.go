@@ -3,7 +3,6 @@ package identity
 import (
 	"context"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -161,17 +160,9 @@ func timeOf(us int64) *time.Time {
 }
 
 func (s *Service) actListKeys(ctx context.Context, in *api.ListKeysIn, _ *op.Draft) (*api.ListKeysOut, error) {
-	after, err := op.DecodeCursor(in.Cursor, in.IncludeRevoked, 2)
+	before, beforeID, err := op.DecodeMoment(in.Cursor, in.IncludeRevoked)
 	if err != nil {
 		return nil, err
-	}
-	var before int64
-	beforeID := ""
-	if after != nil {
-		if before, err = strconv.ParseInt(after[0], 10, 64); err != nil {
-			return nil, errs.E(errs.InvalidCursor, "the cursor is not valid for this call").Suggest("Call again without a cursor.")
-		}
-		beforeID = after[1]
 	}
 	limit := pageSize(in.Limit)
 	rows, err := s.store.list(ctx, s.cfg.DB, caller.From(ctx).OrgID, in.IncludeRevoked, before, beforeID, limit+1)
@@ -182,7 +173,7 @@ func (s *Service) actListKeys(ctx context.Context, in *api.ListKeysIn, _ *op.Dra
 	for i, k := range rows {
 		if i == limit {
 			last := rows[i-1]
-			out.NextCursor = op.EncodeCursor(in.IncludeRevoked, strconv.FormatInt(last.CreatedAt, 10), last.ID)
+			out.NextCursor = op.EncodeMoment(in.IncludeRevoked, last.CreatedAt, last.ID)
 			break
 		}
 		out.Items = append(out.Items, show(k))

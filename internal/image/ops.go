@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -93,17 +92,9 @@ func pageSize(limit int) int {
 }
 
 func (s *Service) actList(ctx context.Context, in *api.ListImagesIn, _ *op.Draft) (*api.ListImagesOut, error) {
-	after, err := op.DecodeCursor(in.Cursor, in.Name, 2)
+	before, beforeID, err := op.DecodeMoment(in.Cursor, in.Name)
 	if err != nil {
 		return nil, err
-	}
-	var before int64
-	beforeID := ""
-	if after != nil {
-		if before, err = strconv.ParseInt(after[0], 10, 64); err != nil {
-			return nil, errs.E(errs.InvalidCursor, "the cursor is not valid for this call").Suggest("Call again without a cursor.")
-		}
-		beforeID = after[1]
 	}
 	name := in.Name
 	if ref, err := registry.Parse(name); name != "" && err == nil {
@@ -117,7 +108,7 @@ func (s *Service) actList(ctx context.Context, in *api.ListImagesIn, _ *op.Draft
 	out := &api.ListImagesOut{}
 	for i, r := range rows {
 		if i == limit {
-			out.NextCursor = op.EncodeCursor(in.Name, strconv.FormatInt(rows[i-1].CreatedAt, 10), rows[i-1].ID)
+			out.NextCursor = op.EncodeMoment(in.Name, rows[i-1].CreatedAt, rows[i-1].ID)
 			break
 		}
 		img, err := s.show(ctx, r)

@@ -106,24 +106,19 @@ func (s *Service) actList(ctx context.Context, in *api.ListSandboxesIn, _ *op.Dr
 	}
 	bound := *in
 	bound.Cursor, bound.Limit = "", 0
-	after, err := op.DecodeCursor(in.Cursor, bound, 2)
+	at, afterID, err := op.DecodeMoment(in.Cursor, bound)
 	if err != nil {
 		return nil, err
 	}
 	f := filter{
-		OrgID: c.OrgID, States: in.State, Template: in.Template, Name: in.Name, Metadata: in.Metadata, Oldest: in.Order == "oldest", Limit: limit + 1,
+		OrgID: c.OrgID, States: in.State, Template: in.Template, Name: in.Name, Metadata: in.Metadata, Oldest: in.Order == "oldest",
+		AfterTime: at, AfterID: afterID, Limit: limit + 1,
 	}
 	if in.Scope != "all" {
 		f.PrincipalID = c.PrincipalID
 	}
 	if in.StartedAfter != nil {
 		f.StartedAfter = db.Micros(*in.StartedAfter)
-	}
-	if after != nil {
-		if f.AfterTime, err = strconv.ParseInt(after[0], 10, 64); err != nil {
-			return nil, errs.E(errs.InvalidCursor, "the cursor is not valid for this call").Suggest("Call again without a cursor.")
-		}
-		f.AfterID = after[1]
 	}
 	rows, err := s.store.list(ctx, s.DB, f)
 	if err != nil {
@@ -133,7 +128,7 @@ func (s *Service) actList(ctx context.Context, in *api.ListSandboxesIn, _ *op.Dr
 	if len(rows) > limit {
 		rows = rows[:limit]
 		last := rows[limit-1]
-		out.NextCursor = op.EncodeCursor(bound, strconv.FormatInt(last.CreatedAt, 10), last.ID)
+		out.NextCursor = op.EncodeMoment(bound, last.CreatedAt, last.ID)
 	}
 	for _, r := range rows {
 		sb := s.show(r)

@@ -112,31 +112,20 @@ func (s *Service) findDeleted(ctx context.Context, q op.Tx, id string) (*row, er
 
 // settle waits until a sandbox is in none of the moving states, at most for the given time, and gives it as it is then.
 func (s *Service) settle(ctx context.Context, id string, most time.Duration) (*row, error) {
-	last, err := s.store.get(ctx, s.DB, id)
-	if err == nil && last == nil {
-		err = errNotFound(id)
+	read := func(ctx context.Context) (*row, error) {
+		r, err := s.store.get(ctx, s.DB, id)
+		if err == nil && r == nil {
+			err = errNotFound(id)
+		}
+		return r, err
 	}
-	if err != nil || !moving(last.State) || most <= 0 {
-		return last, err
+	settled := func(r *row) bool { return !moving(r.State) }
+	r, err := read(ctx)
+	if err != nil || settled(r) || most <= 0 {
+		return r, err
 	}
 	defer op.Yield(ctx)()
-	wctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	err = s.DB.Wait(wctx, topic(id), func(ctx context.Context) (bool, error) {
-		r, err := s.store.get(ctx, s.DB, id)
-		if err != nil {
-			return false, err
-		}
-		if r == nil {
-			return false, errNotFound(id)
-		}
-		last = r
-		return !moving(r.State), nil
-	})
-	if err == nil || wctx.Err() != nil {
-		return last, nil // as far as it came
-	}
-	return nil, err
+	return db.Settled(ctx, s.DB, topic(id), most, r, read, settled)
 }
 
 // resource is a sandbox as authorization sees it.

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"time"
 
@@ -153,31 +152,20 @@ func (s *Service) settle(ctx context.Context, id string, most time.Duration) (*r
 	if deadline, ok := ctx.Deadline(); ok {
 		most = min(most, time.Until(deadline)-2*time.Second)
 	}
-	last, err := s.store.get(ctx, s.DB, id)
-	if err == nil && last == nil {
-		err = errNotFound(id)
+	read := func(ctx context.Context) (*row, error) {
+		r, err := s.store.get(ctx, s.DB, id)
+		if err == nil && r == nil {
+			err = errNotFound(id)
+		}
+		return r, err
 	}
-	if err != nil || !moving(last.State) || most <= 0 {
-		return last, err
+	settled := func(r *row) bool { return !moving(r.State) }
+	r, err := read(ctx)
+	if err != nil || settled(r) || most <= 0 {
+		return r, err
 	}
 	defer op.Yield(ctx)()
-	wctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	err = s.DB.Wait(wctx, topic(id), func(ctx context.Context) (bool, error) {
-		r, err := s.store.get(ctx, s.DB, id)
-		if err != nil {
-			return false, err
-		}
-		if r == nil {
-			return false, errNotFound(id)
-		}
-		last = r
-		return !moving(r.State), nil
-	})
-	if err == nil || wctx.Err() != nil {
-		return last, nil // as far as it came
-	}
-	return nil, err
+	return db.Settled(ctx, s.DB, topic(id), most, r, read, settled)
 }
 
 func (s *Service) draftList(ctx context.Context, in *api.ListSnapshotsIn) (*op.Draft, error) {
@@ -205,19 +193,13 @@ func (s *Service) actList(ctx context.Context, in *api.ListSnapshotsIn, _ *op.Dr
 	}
 	bound := *in
 	bound.Cursor, bound.Limit = "", 0
-	after, err := op.DecodeCursor(in.Cursor, bound, 2)
+	at, afterID, err := op.DecodeMoment(in.Cursor, bound)
 	if err != nil {
 		return nil, err
 	}
-	f := filter{OrgID: c.OrgID, SandboxID: in.SandboxID, Name: in.Name, Mode: in.Mode, Metadata: in.Metadata, Limit: limit + 1}
+	f := filter{OrgID: c.OrgID, SandboxID: in.SandboxID, Name: in.Name, Mode: in.Mode, Metadata: in.Metadata, AfterTime: at, AfterID: afterID, Limit: limit + 1}
 	if in.Scope != "all" {
 		f.PrincipalID = c.PrincipalID
-	}
-	if after != nil {
-		if f.AfterTime, err = strconv.ParseInt(after[0], 10, 64); err != nil {
-			return nil, errs.E(errs.InvalidCursor, "the cursor is not valid for this call").Suggest("Call again without a cursor.")
-		}
-		f.AfterID = after[1]
 	}
 	rows, err := s.store.list(ctx, s.DB, f)
 	if err != nil {
@@ -227,7 +209,7 @@ func (s *Service) actList(ctx context.Context, in *api.ListSnapshotsIn, _ *op.Dr
 	if len(rows) > limit {
 		rows = rows[:limit]
 		last := rows[limit-1]
-		list.NextCursor = op.EncodeCursor(bound, strconv.FormatInt(last.CreatedAt, 10), last.ID)
+		list.NextCursor = op.EncodeMoment(bound, last.CreatedAt, last.ID)
 	}
 	for _, r := range rows {
 		list.Items = append(list.Items, r.show())

@@ -229,7 +229,7 @@ func TestClones(t *testing.T) {
 		if err != nil || save.MemoryBytes == 0 || save.Image != tiny {
 			t.Fatalf("Save = %+v, %v", save, err)
 		}
-		t.Logf("saved in %s", time.Since(began))
+		t.Logf("saved in %s: %d bytes of memory", time.Since(began), save.MemoryBytes)
 		r.write(spec.ID, "/root/file", "two")
 		if got := r.boot(spec.ID); got != boot {
 			t.Error("the original was booted again")

@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/call/calltest"
 	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/controlplane"
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/db/dbtest"
 	"github.com/berthrun/berth/internal/image/registrytest"
@@ -28,7 +29,9 @@ import (
 func TestRegistry(t *testing.T) {
 	dbtest.EachURL(t, func(t *testing.T, url string) {
 		images := registrytest.Start(t, registrytest.Open)
-		s := Start(t, Options{Database: url, Registry: images.Host, Fake: fake.Config{Can: fake.Everything()}})
+		// Nothing may sleep of itself meanwhile: it would be taken for what a call did.
+		awake := func(c *controlplane.Config) { c.Defaults.IdleSeconds = 24 * 3600 }
+		s := Start(t, Options{Database: url, Registry: images.Host, Fake: fake.Config{Can: fake.Everything()}, Change: awake})
 		secret, err := s.Plane.Found(t.Context(), "another")
 		if err != nil {
 			t.Fatal(err)

@@ -254,15 +254,16 @@ func (p *Plane) faces() error {
 	if err := p.serveDocs(mux, source); err != nil {
 		return err
 	}
-	mux.Handle("/", httpapi.New(httpapi.Config{
+	api := httpapi.New(httpapi.Config{
 		Registry: p.registry, Path: p.path, Authenticate: p.identity.Authenticate, Ticket: p.terminals.Redeem, Ready: p.ready, PublicURL: cfg.PublicURL,
 		TrustedProxies: cfg.TrustedProxies, Logger: cfg.Logger, Version: cfg.Version,
-	}))
+	})
+	mux.Handle("/", api)
 	base := cfg.MCPPath
 	if base == "" {
 		base = "/mcp"
 	}
-	p.handler = p.gate.guard(mux, base)
+	p.handler = p.gate.guard(straight(mux, api), base)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -38,7 +39,7 @@ func (s *server) stream(o *op.StreamOperation) http.HandlerFunc {
 			s.fail(w, r, err)
 			return
 		}
-		conn := &connection{recorder: rec, rc: http.NewResponseController(rec.ResponseWriter), stall: s.stall}
+		conn := &connection{recorder: rec, rc: http.NewResponseController(rec.ResponseWriter), stall: s.stall, remote: r.RemoteAddr}
 		sent := *r
 		sent.Body = &body{ReadCloser: r.Body, conn: conn}
 		err = s.Path.Stream(caller.With(r.Context(), c), o, raw, &op.Stream{W: conn, R: sent.WithContext(r.Context())})
@@ -119,7 +120,16 @@ type connection struct {
 	*recorder
 	rc       *http.ResponseController
 	stall    time.Duration
+	remote   string // the caller's address
 	hijacked bool
+}
+
+// unread gives the error of a write that failed because the caller has gone, or does not read: nothing failed inside the server then.
+func (c *connection) unread(err error) error {
+	if e, ok := errors.AsType[*net.OpError](err); ok && (e.Op == "write" || e.Addr != nil && e.Addr.String() == c.remote) {
+		return errs.Wrap(errs.InvalidInput, err, "the answer was not read").Because("not_read")
+	}
+	return err
 }
 
 func (c *connection) Write(b []byte) (n int, err error) {
@@ -137,7 +147,8 @@ func (c *connection) Write(b []byte) (n int, err error) {
 
 func (c *connection) write(b []byte) (int, error) {
 	_ = c.rc.SetWriteDeadline(time.Now().Add(c.stall)) // not every writer has deadlines
-	return c.recorder.Write(b)
+	n, err := c.recorder.Write(b)
+	return n, c.unread(err)
 }
 
 // ReadFrom lets the kernel move bytes from connection to connection where it can. What it is given at once should be no more than stallBytes.
@@ -152,7 +163,7 @@ func (c *connection) ReadFrom(r io.Reader) (int64, error) {
 	_ = c.rc.SetWriteDeadline(time.Now().Add(c.stall))
 	n, err := from.ReadFrom(r)
 	c.bytes += n
-	return n, err
+	return n, c.unread(err)
 }
 
 // Flush sends what is written.

@@ -228,6 +228,9 @@ func TestStalledStream(t *testing.T) {
 	if !strings.Contains(f.logs.String(), "path=/v1/things/a/content operation=things.download status=200") {
 		t.Errorf("the download has not ended:\n%s", f.logs)
 	}
+	if strings.Contains(f.logs.String(), "level=ERROR") {
+		t.Errorf("a caller that does not read is no failure of the server:\n%s", f.logs)
+	}
 }
 
 func TestSocketStream(t *testing.T) {

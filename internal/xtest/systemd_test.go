@@ -41,6 +41,7 @@ func underSystemd(t *testing.T, deb string) {
 		t.Run(layout, func(t *testing.T) {
 			s := &service{machine: boot(t, layout, shared), t: t}
 			s.installed()
+			s.prepares()
 			s.begins()
 			s.goesOn("systemctl restart", func() { s.run("systemctl", "restart", "berth") })
 			s.goesOn("systemctl stop and start", s.stopAndStart)
@@ -91,6 +92,38 @@ func (s *service) enabled() {
 	if got := s.run("systemctl", "is-enabled", "berth"); got != "enabled" {
 		s.t.Errorf("the service is %s", got)
 	}
+}
+
+// prepares: what the first start does to make the base image works under the unit's settings. The whole takes minutes and the network; this is the part of it
+// that they can forbid: to become a user of the image there, and to become root again by sudo.
+func (s *service) prepares() {
+	s.t.Helper()
+	image, err := filepath.Rel(need(s.t, "BERTH_BASE_DIR"), need(s.t, "BERTH_TEST_ROOTFS"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	unit, err := os.ReadFile(s.path("/lib/systemd/system/berth.service"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(unit)) {
+		switch key, _, _ := strings.Cut(line, "="); key {
+		case "Type", "NotifyAccess", "WatchdogSec", "Restart", "ExecReload":
+		case "ExecStart":
+			lines = append(lines, "Type=oneshot\n", `ExecStart=/usr/sbin/chroot --userspec=user /run/image sh -c 'test "$(id -u) $(sudo -n id -u)" = "1000 0"'`+"\n")
+		default:
+			lines = append(lines, line)
+		}
+	}
+	s.write("/run/systemd/system/prepares.service", strings.Join(lines, ""))
+	s.run("mkdir", "/run/image", "/run/upper", "/run/work")
+	s.run("mount", "-t", "overlay", "-o", "lowerdir=/mnt/base/"+image+",upperdir=/run/upper,workdir=/run/work", "overlay", "/run/image")
+	s.run("systemctl", "daemon-reload")
+	if out, err := s.command("systemctl", "start", "prepares").CombinedOutput(); err != nil {
+		s.t.Errorf("what prepares the image does not work under the unit: %s\n%s", out, s.output("journalctl", "--no-pager", "-u", "prepares"))
+	}
+	s.run("umount", "/run/image")
 }
 
 // begins: it counts as started when it is ready, and no sooner. It makes a sandbox in which something runs.

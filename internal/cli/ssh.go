@@ -58,7 +58,7 @@ func (c *command) runSSH(cmd *cobra.Command, args []string) error {
 	}
 	conn, err := c.connect()
 	if err != nil {
-		return err
+		return c.proxySays(err)
 	}
 	user := ""
 	if f := cmd.Flags().Lookup("user"); f.Changed {
@@ -71,6 +71,14 @@ func (c *command) runSSH(cmd *cobra.Command, args []string) error {
 		return c.sshPrepare(cmd.Context(), conn, args[0], first(user, "user"))
 	}
 	return c.sshRun(cmd.Context(), conn, args[0], first(user, "user"), args[1:])
+}
+
+// proxySays leaves to the proxy, which runs next and meets the same, what keeps --prepare from finding the sandbox: ssh shows both.
+func (c *command) proxySays(err error) error {
+	if c.ssh.prepare {
+		return ExitError{exitFailed}
+	}
+	return err
 }
 
 // sshRun runs ssh with a key that is made for this one run.
@@ -236,7 +244,7 @@ func (c *command) sshPrepare(ctx context.Context, conn *client.Client, host, use
 	}
 	sandbox, err := c.sandboxID(ctx, conn, name)
 	if err != nil {
-		return err
+		return c.proxySays(err)
 	}
 	file := filepath.Join(dir, host+"-"+user+"-cert.pub")
 	if good(file, sandbox, time.Now().Add(renewBefore)) {

@@ -233,7 +233,7 @@ func (s *session) receive(ctx context.Context) error {
 			Cols, Rows   int
 		}
 		if json.Unmarshal(body, &in) != nil {
-			return errs.E(errs.InvalidInput, "a text message is not JSON").Because("bad_message")
+			return errs.E(errs.InvalidInput, "a text message is no JSON of the form that a terminal takes").Because("bad_message")
 		}
 		switch in.Type {
 		case "resize":

@@ -9,7 +9,7 @@ import (
 // The features of attached processes and forwarded ports.
 const (
 	FeatureAttach  = "attach"  // POST /attach: a process's streams as they are, without loss
-	FeatureForward = "forward" // POST /forward?port=: a connection to a port inside
+	FeatureForward = "forward" // POST /forward?port= or ?path=&user=: a connection to a port or a socket inside
 	FeatureSFTP    = "sftp"    // Start.SFTP
 )
 

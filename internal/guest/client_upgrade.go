@@ -76,7 +76,17 @@ func isNet(err error) bool {
 
 // Forward connects to a port of the sandbox itself, IPv4 or IPv6. What nothing listens on is INVALID_STATE, reason connection_refused.
 func (c *Client) Forward(ctx context.Context, port int) (net.Conn, error) {
-	k := call{method: http.MethodPost, path: "/forward", query: url.Values{"port": {strconv.Itoa(port)}}}
+	return c.forward(ctx, url.Values{"port": {strconv.Itoa(port)}})
+}
+
+// ForwardSocket connects to a UNIX socket inside, by its absolute path and with the rights of an account; the default one is empty. What nothing listens
+// on, and what the account may not connect to, is INVALID_STATE, reason connection_refused. A guest from before there was this refuses it as no port.
+func (c *Client) ForwardSocket(ctx context.Context, path, user string) (net.Conn, error) {
+	return c.forward(ctx, url.Values{"path": {path}, "user": {user}})
+}
+
+func (c *Client) forward(ctx context.Context, to url.Values) (net.Conn, error) {
+	k := call{method: http.MethodPost, path: "/forward", query: to}
 	conn, r, err := c.upgrade(ctx, k, forwardUpgrade)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -18,25 +20,20 @@ import (
 const (
 	dialTime    = 10 * time.Second
 	maxForwards = 512
+	// maxSocketPath is how long a socket's path may be (unix(7)).
+	maxSocketPath = 107
 )
 
-// forward connects to a port of this sandbox and turns the connection into it.
+// forward connects to a port or a socket of this sandbox and turns the connection into it.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
-	port, err := number(r.URL.Query().Get("port"), 0, 1<<16)
-	if err == nil && (port < 1 || port > 1<<16-1) {
-		err = fail(CodeInvalid, "a port is 1 to 65535")
-	}
-	var inside net.Conn
-	if err == nil {
-		inside, err = dialInside(r.Context(), int(port))
-	}
+	inside, err := s.dialAsked(r.Context(), r.URL.Query())
 	if err != nil {
 		answer(w, nil, err)
 		return
 	}
 	defer inside.Close()
 	if !s.forwards.add(inside) {
-		answer(w, nil, fail(CodeTooMany, "%d connections to ports are open; close some first", maxForwards))
+		answer(w, nil, fail(CodeTooMany, "%d connections to ports and sockets are open; close some first", maxForwards))
 		return
 	}
 	defer s.forwards.remove(inside)
@@ -46,6 +43,46 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	}
 	defer outside.Close()
 	s.join(outside, buffered, inside)
+}
+
+// dialAsked connects to what a query names: a port, or the path of a socket and the account that connects to it.
+func (s *Server) dialAsked(ctx context.Context, q url.Values) (net.Conn, error) {
+	if q.Has("path") {
+		return s.dialSocket(q.Get("path"), q.Get("user"))
+	}
+	port, err := number(q.Get("port"), 0, 1<<16)
+	if err != nil {
+		return nil, err
+	}
+	if port < 1 || port > 1<<16-1 {
+		return nil, fail(CodeInvalid, "a port is 1 to 65535")
+	}
+	return dialInside(ctx, int(port))
+}
+
+// dialSocket connects to a UNIX socket with an account's rights: what it may not reach is not reached, and who listens is told who it is.
+func (s *Server) dialSocket(path, name string) (net.Conn, error) {
+	if !strings.HasPrefix(path, "/") || len(path) > maxSocketPath || strings.Contains(path, "\x00") {
+		return nil, fail(CodeInvalid, "a socket is named by an absolute path of at most %d bytes", maxSocketPath)
+	}
+	a, err := s.users.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	var conn net.Conn
+	err = s.as(a, func() (err error) {
+		conn, err = net.Dial("unix", s.host(path)) // does not wait: a socket whose queue is full refuses at once
+		return err
+	})
+	switch {
+	case err == nil:
+		return conn, nil
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
+		return nil, fail(CodeRefused, "nothing listens on the socket %s in the sandbox", path)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return nil, fail(CodeRefused, "%s may not connect to the socket %s in the sandbox", a.name, path)
+	}
+	return nil, fail(CodeRefused, "the socket %s in the sandbox cannot be reached: %s", path, clip(err.Error(), 256))
 }
 
 // dialInside connects to a port of this machine, whichever of its two names a program listens on.

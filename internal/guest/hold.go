@@ -76,7 +76,7 @@ func (s *Server) Freeze() (thaw func()) {
 			tree := map[int]bool{p.pid: true}
 			p.mu.Lock()
 			if !p.reaped {
-				spread(tree, table, p.pid)
+				spread(tree, table, p.pid, nil)
 				for _, t := range table {
 					if tree[t.pid] && !t.dead && !t.stopped && syscall.Kill(t.pid, syscall.SIGSTOP) == nil {
 						held[t.pid], more = true, true

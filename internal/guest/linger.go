@@ -77,13 +77,19 @@ func (p *process) hangUp() {
 		p.mu.Lock()
 		again := p.attached.count > 0
 		p.mu.Unlock()
-		if !again {
+		switch {
+		case again:
+		case p.pty == nil:
+			p.killHolders()
+		default:
 			_ = p.kill()
 		}
 	})
 	p.mu.Unlock()
 	if p.pty == nil {
+		p.signalHolders(syscall.SIGHUP, syscall.SIGCONT)
 		p.input.close()
+		return
 	}
 	_ = p.signal(syscall.SIGHUP)
 	_ = p.signal(syscall.SIGCONT) // one that is stopped would not see the HUP

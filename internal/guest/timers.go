@@ -79,7 +79,7 @@ func (s *Server) looked() []sleeper {
 		for _, p := range s.processes.all() {
 			if st := p.state(); st.Running && st.PID > 0 {
 				ours[st.PID] = true
-				spread(ours, table, st.PID)
+				spread(ours, table, st.PID, nil)
 			}
 		}
 	}

@@ -25,12 +25,15 @@ type task struct {
 
 // killTree kills every process of the session and group of a leader and all their descendants, until none is left alive. The
 // leader must not have been reaped.
-func killTree(leader int) {
+func killTree(leader int) { killAll(leader, nil) }
+
+// killAll is killTree without those that spared says to leave, and without what came from them; nil spares none.
+func killAll(leader int, spared func(pid int) bool) {
 	doomed := map[int]bool{leader: true}
 	own, _ := syscall.Getpgid(0)
 	for range killRounds {
 		table := tasks()
-		spread(doomed, table, leader)
+		spread(doomed, table, leader, spared)
 		alive := false
 		groups := map[int]bool{}
 		for _, t := range table {
@@ -43,7 +46,7 @@ func killTree(leader int) {
 		}
 		// A whole group at once: what forks at this moment cannot get away.
 		for g := range groups {
-			if g > 1 && g != own {
+			if g > 1 && g != own && spared == nil {
 				_ = syscall.Kill(-g, syscall.SIGKILL)
 			}
 		}
@@ -57,11 +60,12 @@ func killTree(leader int) {
 }
 
 // spread adds the members of the leader's session and group, and the children of all that is doomed.
-func spread(doomed map[int]bool, table []task, leader int) {
+func spread(doomed map[int]bool, table []task, leader int, spared func(pid int) bool) {
 	for grown := true; grown; {
 		grown = false
 		for _, t := range table {
-			if !doomed[t.pid] && t.pid != 1 && t.pid != os.Getpid() && (t.session == leader || t.group == leader || doomed[t.parent]) {
+			if !doomed[t.pid] && t.pid != 1 && t.pid != os.Getpid() && (t.session == leader || t.group == leader || doomed[t.parent]) &&
+				(spared == nil || !spared(t.pid)) {
 				doomed[t.pid], grown = true, true
 			}
 		}

@@ -3,6 +3,7 @@ package sshd
 import (
 	"context"
 	"io"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -12,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// forward connects to a port of the sandbox itself. Other hosts are what programs inside reach, under the sandbox's own network rules.
-func (c *connection) forward(ctx context.Context, nc ssh.NewChannel) {
+// port connects to a port of the sandbox itself. Other hosts are what programs inside reach, under the sandbox's own network rules.
+func (c *connection) port(ctx context.Context, nc ssh.NewChannel) {
 	var to struct {
 		Host       string
 		Port       uint32
@@ -29,6 +30,26 @@ func (c *connection) forward(ctx context.Context, nc ssh.NewChannel) {
 		return
 	}
 	inside, err := c.guest.Forward(ctx, int(to.Port))
+	forward(ctx, nc, inside, err)
+}
+
+// socket connects to a UNIX socket of the sandbox, with the rights of who logged in (PROTOCOL of OpenSSH, 2.4).
+func (c *connection) socket(ctx context.Context, nc ssh.NewChannel) {
+	var to struct {
+		Path     string
+		Reserved string
+		Number   uint32
+	}
+	if err := ssh.Unmarshal(nc.ExtraData(), &to); err != nil {
+		_ = nc.Reject(ssh.ConnectionFailed, "a socket is named by its path")
+		return
+	}
+	inside, err := c.guest.ForwardSocket(ctx, to.Path, c.user)
+	forward(ctx, nc, inside, err)
+}
+
+// forward answers a channel with a connection into the sandbox, or with why there is none, and carries bytes both ways.
+func forward(ctx context.Context, nc ssh.NewChannel, inside net.Conn, err error) {
 	if err != nil {
 		_ = nc.Reject(ssh.ConnectionFailed, errs.From(err).Message)
 		return

@@ -134,9 +134,11 @@ func (c *connection) accept(ctx context.Context, in <-chan ssh.NewChannel) {
 			case "session":
 				c.session(ctx, ch)
 			case "direct-tcpip":
-				c.forward(ctx, ch)
+				c.port(ctx, ch)
+			case "direct-streamlocal@openssh.com":
+				c.socket(ctx, ch)
 			default:
-				_ = ch.Reject(ssh.UnknownChannelType, "only sessions and connections to the sandbox's own ports are served")
+				_ = ch.Reject(ssh.UnknownChannelType, "only sessions and connections to the sandbox's own ports and sockets are served")
 			}
 		})
 	}

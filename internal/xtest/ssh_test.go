@@ -144,6 +144,7 @@ func TestOpenSSH(t *testing.T) {
 	t.Run("sftp", func(t *testing.T) { d.as(t).sftp() })
 	t.Run("rsync", func(t *testing.T) { d.as(t).rsync() })
 	t.Run("ports", func(t *testing.T) { d.as(t).ports() })
+	t.Run("editor", func(t *testing.T) { d.as(t).editor() })
 	t.Run("another sandbox's certificate", func(t *testing.T) { d.as(t).otherCertificate(id) })
 	t.Run("shell without a terminal", func(t *testing.T) { d.as(t).pipes() })
 	t.Run("shell", func(t *testing.T) { d.as(t).shell() })

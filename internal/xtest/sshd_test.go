@@ -260,6 +260,30 @@ func TestSSHSessions(t *testing.T) {
 	if b, err := io.ReadAll(c); err != nil || string(b) != "ping" {
 		t.Errorf("through a forward came %q, %v", b, err)
 	}
+	folder := strings.TrimSpace(Exec(t, s.Client, id, "pwd").Stdout) // the fake's sandbox is a folder of this machine
+	if l, err = net.Listen("unix", folder+"/s"); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		}
+	}()
+	if c, err = sc.Dial("unix", "/workspace/s"); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(c, "ping")
+	_ = c.(interface{ CloseWrite() error }).CloseWrite()
+	if b, err := io.ReadAll(c); err != nil || string(b) != "ping" {
+		t.Errorf("through a socket came %q, %v", b, err)
+	}
+	for _, path := range []string{"/none", "relative", ""} {
+		if _, err := sc.Dial("unix", path); err == nil || !strings.Contains(err.Error(), "socket") {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
 	for _, host := range []string{"192.0.2.1", "169.254.169.254", "example.com", "10.0.0.1"} {
 		if _, err := sc.Dial("tcp", host+":"+port); err == nil || !strings.Contains(err.Error(), "prohibited") {
 			t.Errorf("%s: %v", host, err)

@@ -100,7 +100,9 @@ func (e *editing) lost(d *desk) {
 	d.t.Helper()
 	_ = e.cmd.Process.Kill()
 	_ = e.cmd.Wait()
-	eventually(d.t, func() bool { return Exec(d.t, d.r.Client, d.id(), fmt.Sprintf("test -d /proc/%d || echo gone", e.shell)).Stdout == "gone\n" })
+	eventually(d.t, func() bool {
+		return Exec(d.t, d.r.Client, d.id(), fmt.Sprintf("test -d /proc/%d || echo gone", e.shell)).Stdout == "gone\n"
+	})
 }
 
 // editor does what remote editors do with ssh: a server that a script put into the background serves many connections through one SOCKS proxy, stays
@@ -116,7 +118,7 @@ func (d *desk) editor() {
 		wg.Go(func() {
 			c, err := socks(e.socks, []string{"127.0.0.1", "localhost"}[i%2], e.port)
 			if err == nil {
-				err = echoes(c, anyBytes(2<<20 + i))
+				err = echoes(c, anyBytes(2<<20+i))
 			}
 			if err != nil {
 				d.t.Errorf("connection %d: %v", i, err)

@@ -36,8 +36,8 @@ type Attach struct {
 	Stderr int64  `json:"stderr,omitempty"`
 }
 
-// Linger says what becomes of a process that nobody is attached to: after so long it gets HUP, and KILL where that does not end it. A process that was
-// started without one goes on.
+// Linger says what becomes of a process that nobody is attached to: after so long it gets HUP, and KILL where that does not end it. So does what came from
+// it, but on pipes only what still has one of them as its output or errors. A process that was started without one goes on.
 type Linger struct {
 	AfterMS int64 `json:"afterMs"`
 }

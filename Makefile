@@ -71,7 +71,7 @@ previous:
 	@scripts/previous .build/previous '$(RUNTIME_LDFLAGS)'
 
 test: build base clients previous
-	BERTH_TEST_ROOTFS=$$(cat .build/rootfs) $(GO) test $(AS_ROOT) -timeout 30m $(ARGS) ./...
+	BERTH_TEST_ROOTFS=$$(cat .build/rootfs) $(GO) test $(AS_ROOT) -timeout 40m $(ARGS) ./...
 	$(GO) test -tags bundle ./internal/bundle
 
 check: fmt vet staticcheck generated race

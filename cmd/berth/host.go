@@ -26,6 +26,9 @@ import (
 // cutTime is how long calls that are cut off get to say so to their callers.
 const cutTime = 2 * time.Second
 
+// answerTime is how long the answers of calls that have ended get to be sent.
+const answerTime = time.Second
+
 // afterGrace is how long an end may take once calls under way have had their time.
 const afterGrace = 80 * time.Second
 
@@ -86,7 +89,12 @@ func (h *host) serve(ctx context.Context) error {
 	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	h.drain(dctx, plane, cut)
-	_ = server.Close() // nobody is called any more
+	// The calls have ended; their answers may still be on their way.
+	actx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	if server.Shutdown(actx) != nil {
+		_ = server.Close()
+	}
 	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	end()

@@ -261,12 +261,13 @@ func TestSSHSessions(t *testing.T) {
 		t.Errorf("through a forward came %q, %v", b, err)
 	}
 	folder := strings.TrimSpace(Exec(t, s.Client, id, "pwd").Stdout) // the fake's sandbox is a folder of this machine
-	if l, err = net.Listen("unix", folder+"/s"); err != nil {
+	socket, err := net.Listen("unix", folder+"/s")
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer socket.Close()
 	go func() {
-		if c, err := l.Accept(); err == nil {
+		if c, err := socket.Accept(); err == nil {
 			_, _ = io.Copy(c, c)
 			_ = c.Close()
 		}

@@ -441,7 +441,7 @@ export interface FilesMkdirInput {
   sandboxId: string;
   /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
   idempotencyKey?: string | undefined;
-  /** Default: 0755. */
+  /** Octal. Default: 0755. */
   mode?: string | undefined;
   /** With whose rights. Default: user. */
   user?: string | undefined;
@@ -1674,6 +1674,7 @@ export interface SnapshotsListInput {
   limit?: number | undefined;
   /** Labels that it must have, all of them. */
   metadata?: Record<string, string> | undefined;
+  /** Of this kind. */
   mode?: "memory" | "disk" | undefined;
   name?: string | undefined;
   /** Only those made of it. */

@@ -34,7 +34,7 @@ test race bench fuzz: export BERTH_RUNTIME_BIN  := $(CURDIR)/bin/berth-runtime
 test race bench fuzz: export BERTH_GUEST_BIN    := $(CURDIR)/bin/berth-guest
 test race bench fuzz: export BERTH_PREVIOUS_DIR := $(CURDIR)/.build/previous
 test race bench fuzz: export BERTH_BASE_DIR     := $(BERTH_BASE_DIR)
-TEST_ENV := BERTH_BIN,BERTH_RUNTIME_BIN,BERTH_GUEST_BIN,BERTH_BASE_DIR,BERTH_PREVIOUS_DIR,BERTH_TEST_ROOTFS,PATH
+TEST_ENV := BERTH_BIN,BERTH_RUNTIME_BIN,BERTH_GUEST_BIN,BERTH_BASE_DIR,BERTH_PREVIOUS_DIR,BERTH_TEST_ROOTFS,CI,PATH
 AS_ROOT  := $(if $(SUDO),-exec "sudo --preserve-env=$(TEST_ENV)")
 
 .PHONY: build programs deb run test base clients previous check fmt vet staticcheck generated race bench fuzz generate clean

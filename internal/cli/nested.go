@@ -15,10 +15,13 @@ type nested struct {
 	items  []any
 }
 
+// holdsThings reports whether a member is a list of objects.
+func holdsThings(p *op.Schema) bool { return p != nil && p.Items != nil && len(p.Items.Properties) > 0 }
+
 // listOfThings gives a member as a list of objects, where it is one.
 func listOfThings(p *op.Schema, v any) ([]any, bool) {
 	items, ok := v.([]any)
-	return items, ok && p != nil && p.Items != nil && len(p.Items.Properties) > 0
+	return items, ok && holdsThings(p)
 }
 
 // printNested writes each list below its title.

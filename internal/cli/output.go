@@ -83,14 +83,14 @@ func (a *app) printList(info op.Info, out map[string]any, items []any) error {
 	}
 	var lists []nested
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool {
-		isList := schema.Properties[n] != nil && schema.Properties[n].Items != nil && len(schema.Properties[n].Items.Properties) > 0
+		p := schema.Properties[n]
 		for i, item := range items {
 			members, _ := item.(map[string]any)
-			if inner, ok := listOfThings(schema.Properties[n], members[n]); ok {
-				lists = append(lists, nested{first(idOf(item), strconv.Itoa(i+1)) + " " + n, schema.Properties[n].Items, inner})
+			if inner, ok := listOfThings(p, members[n]); ok {
+				lists = append(lists, nested{first(idOf(item), strconv.Itoa(i+1)) + " " + n, p.Items, inner})
 			}
 		}
-		return isList
+		return holdsThings(p)
 	})
 	var err error
 	if info.Name == api.SandboxLogs.Name {

@@ -112,12 +112,19 @@ func (d *DB) Wait(ctx context.Context, topic string, check func(ctx context.Cont
 	}
 }
 
-// Settled reads something, last read as given, until it is settled, at most for the given time, and gives it as it was at last: where the time runs out, as
-// far as it came. What changes it notifies the topic.
-func Settled[T any](ctx context.Context, d *DB, topic string, most time.Duration, last T, read func(ctx context.Context) (T, error), settled func(T) bool) (T, error) {
+// Settled reads something until it is settled, at most for the given time, and gives it as it was at last: where the time runs out, as far as it came. What
+// changes it notifies the topic. waiting is called where it has to wait, and what that gives when the wait is over.
+func Settled[T any](
+	ctx context.Context, d *DB, topic string, most time.Duration, waiting func(context.Context) (over func()), read func(context.Context) (T, error), settled func(T) bool,
+) (T, error) {
+	last, err := read(ctx)
+	if err != nil || settled(last) || most <= 0 {
+		return last, err
+	}
+	defer waiting(ctx)()
 	wctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	err := d.Wait(wctx, topic, func(ctx context.Context) (bool, error) {
+	err = d.Wait(wctx, topic, func(ctx context.Context) (bool, error) {
 		now, err := read(ctx)
 		if err != nil {
 			return false, err

@@ -112,20 +112,13 @@ func (s *Service) findDeleted(ctx context.Context, q op.Tx, id string) (*row, er
 
 // settle waits until a sandbox is in none of the moving states, at most for the given time, and gives it as it is then.
 func (s *Service) settle(ctx context.Context, id string, most time.Duration) (*row, error) {
-	read := func(ctx context.Context) (*row, error) {
+	return db.Settled(ctx, s.DB, topic(id), most, op.Yield, func(ctx context.Context) (*row, error) {
 		r, err := s.store.get(ctx, s.DB, id)
 		if err == nil && r == nil {
 			err = errNotFound(id)
 		}
 		return r, err
-	}
-	settled := func(r *row) bool { return !moving(r.State) }
-	r, err := read(ctx)
-	if err != nil || settled(r) || most <= 0 {
-		return r, err
-	}
-	defer op.Yield(ctx)()
-	return db.Settled(ctx, s.DB, topic(id), most, r, read, settled)
+	}, func(r *row) bool { return !moving(r.State) })
 }
 
 // resource is a sandbox as authorization sees it.

@@ -152,20 +152,13 @@ func (s *Service) settle(ctx context.Context, id string, most time.Duration) (*r
 	if deadline, ok := ctx.Deadline(); ok {
 		most = min(most, time.Until(deadline)-2*time.Second)
 	}
-	read := func(ctx context.Context) (*row, error) {
+	return db.Settled(ctx, s.DB, topic(id), most, op.Yield, func(ctx context.Context) (*row, error) {
 		r, err := s.store.get(ctx, s.DB, id)
 		if err == nil && r == nil {
 			err = errNotFound(id)
 		}
 		return r, err
-	}
-	settled := func(r *row) bool { return !moving(r.State) }
-	r, err := read(ctx)
-	if err != nil || settled(r) || most <= 0 {
-		return r, err
-	}
-	defer op.Yield(ctx)()
-	return db.Settled(ctx, s.DB, topic(id), most, r, read, settled)
+	}, func(r *row) bool { return !moving(r.State) })
 }
 
 func (s *Service) draftList(ctx context.Context, in *api.ListSnapshotsIn) (*op.Draft, error) {

@@ -141,8 +141,8 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 	var err error
 	switch {
 	case r.Phase == running || r.Phase == paused:
-		if l := sb.current(); opts.Memory && l != nil {
-			s.countPages(l)
+		if opts.Memory {
+			s.countPages(sb.current())
 		}
 		err = s.still(sb, r, saving, take)
 	case r.Phase == suspended && opts.Memory:
@@ -190,8 +190,8 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 // countPages has gVisor find out which pages a sandbox uses, while it still goes on. The kernel is asked for that; of pages that gVisor does not know about when
 // it writes them it looks at the content, to leave out those that are empty, and each look costs a page fault while the sandbox stands still.
 func (s *Supervisor) countPages(l *live) {
-	if l.cont == nil {
-		return
+	if l == nil || l.cont == nil {
+		return // still refuses it
 	}
 	if _, err := l.cont.Sandbox.Usage(true); err != nil && !l.isDead() {
 		s.log.Warn("pages not counted before a save", "sandbox", l.cont.ID, "error", err)

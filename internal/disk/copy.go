@@ -34,7 +34,7 @@ func (s *Store) Copy(from, to string, bytes int64) error {
 	temp := s.tree(to) + partial
 	err := errors.Join(os.RemoveAll(temp), os.Mkdir(temp, 0o700))
 	if err == nil {
-		if err = copyTree(s.tree(from), temp); err == nil {
+		if err = copyTree(s.tree(from), temp, keepAll); err == nil {
 			err = os.Rename(temp, s.tree(to))
 		}
 	}
@@ -92,9 +92,9 @@ func (s *Store) Replace(from, to string) error {
 // Folder is where a disk's own writes are, as overlayfs keeps them: whiteouts are devices 0:0.
 func (s *Store) Folder(id string) string { return filepath.Join(s.tree(id), "upper") }
 
-// copyTree copies all below a folder into an empty one: data, links, devices, owners, modes, times and attributes. Names that are links to one file
-// stay so.
-func copyTree(from, to string) error {
+// copyTree copies all below a folder into an empty one: data, links, devices, owners, modes, times and the attributes that are wanted. Names that are links
+// to one file stay so.
+func copyTree(from, to string, wanted func(attribute string) bool) error {
 	links := map[[2]uint64]string{}
 	var dirs []string
 	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
@@ -120,7 +120,7 @@ func copyTree(from, to string) error {
 		if e.IsDir() {
 			dirs = append(dirs, rel) // their times are set at the end
 		}
-		return copyNode(path, target, &st)
+		return copyNode(path, target, &st, wanted)
 	})
 	for i := len(dirs) - 1; err == nil && i >= 0; i-- {
 		var st unix.Stat_t
@@ -131,7 +131,7 @@ func copyTree(from, to string) error {
 	return err
 }
 
-func copyNode(path, target string, st *unix.Stat_t) error {
+func copyNode(path, target string, st *unix.Stat_t, wanted func(attribute string) bool) error {
 	var err error
 	switch kind := st.Mode & unix.S_IFMT; kind {
 	case unix.S_IFDIR:
@@ -159,7 +159,7 @@ func copyNode(path, target string, st *unix.Stat_t) error {
 			return fmt.Errorf("set mode of %s: %w", target, err)
 		}
 	}
-	return errors.Join(copyAttributes(path, target), setTimes(target, st))
+	return errors.Join(copyAttributes(path, target, wanted), setTimes(target, st))
 }
 
 // copyData shares the blocks of a file with its copy where it can, else copies them and leaves holes as they are.
@@ -203,8 +203,10 @@ func copyExtents(in, out *os.File) error {
 	return out.Truncate(info.Size())
 }
 
-// copyAttributes copies the extended attributes, those of overlayfs too.
-func copyAttributes(path, target string) error {
+func keepAll(string) bool { return true }
+
+// copyAttributes copies the extended attributes that are wanted.
+func copyAttributes(path, target string, wanted func(attribute string) bool) error {
 	names := make([]byte, 64<<10)
 	n, err := unix.Llistxattr(path, names)
 	if errors.Is(err, unix.ENOTSUP) || n == 0 {
@@ -215,6 +217,9 @@ func copyAttributes(path, target string) error {
 	}
 	value := make([]byte, 64<<10)
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names[:n]), "\x00"), "\x00") {
+		if !wanted(name) {
+			continue
+		}
 		n, err := unix.Lgetxattr(path, name, value)
 		if err == nil {
 			err = unix.Lsetxattr(target, name, value[:n], 0)

@@ -19,6 +19,7 @@ func handleSaves(s *Server, d runtime.Driver) {
 		return d.Clone(ctx, b.Spec, b.Name, runtime.CloneOptions{FromDisk: b.FromDisk})
 	})
 	handle(s, "saves", func(ctx context.Context, _ idBody) (any, error) { return d.Saves(ctx) })
+	handle(s, "rebase", func(ctx context.Context, b rebaseBody) (any, error) { return d.Rebase(ctx, b.Spec, b.RebaseOptions) })
 	handle(s, "forget", func(ctx context.Context, b idBody) (any, error) { return nil, d.Forget(ctx, b.Name) })
 }
 
@@ -55,6 +56,16 @@ func (c *Client) Clone(ctx context.Context, spec runtime.Spec, name string, opts
 // Saves implements runtime.Driver.
 func (c *Client) Saves(ctx context.Context) (all []runtime.Save, err error) {
 	return all, c.post(ctx, "saves", idBody{}, &all)
+}
+
+type rebaseBody struct {
+	Spec runtime.Spec `json:"spec"`
+	runtime.RebaseOptions
+}
+
+// Rebase implements runtime.Driver.
+func (c *Client) Rebase(ctx context.Context, spec runtime.Spec, opts runtime.RebaseOptions) (st runtime.Status, err error) {
+	return st, c.post(ctx, "rebase", rebaseBody{spec, opts}, &st)
 }
 
 // Forget implements runtime.Driver.

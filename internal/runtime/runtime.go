@@ -152,6 +152,12 @@ type CloneOptions struct {
 	FromDisk bool // boots it on the disk, though the save may have memory
 }
 
+// RebaseOptions say what the new disk of a sandbox begins with.
+type RebaseOptions struct {
+	Save string // the disk of this save, which is of the spec's image; empty: nothing
+	Keep string // a folder right below the root, such as /workspace, that is taken over from the old disk in place of the new one's
+}
+
 // Driver runs sandboxes on one node. Every method may be called concurrently, for one sandbox too: a driver orders what touches
 // one sandbox by itself. Calls carry the generation of the sandbox's row; one older than the newest seen is errs.InvalidState with
 // reason "stale_generation". An unknown id is errs.NotFound, but Delete of one succeeds. A capability that is missing answers
@@ -214,6 +220,11 @@ type Driver interface {
 	Saves(ctx context.Context) ([]Save, error)
 	// Forget removes a save. Sandboxes made of it go on. One that is not there is fine.
 	Forget(ctx context.Context, name string) error
+
+	// Rebase gives a stopped sandbox another disk, above the spec's image, which its next Start is of. The old one is there, whole and in use, until the new
+	// one is. A repeated call with the same generation does nothing. Where what is to be kept is no folder it is errs.InvalidState with reason
+	// "not_directory"; one that is not there is fine. A full disk is errs.LimitExceeded with reason "disk_full", and nothing changes.
+	Rebase(ctx context.Context, spec Spec, opts RebaseOptions) (Status, error)
 
 	// Close lets go of the driver's own resources. Sandboxes go on.
 	Close() error

@@ -55,20 +55,21 @@ type Driver struct {
 
 // box is one sandbox. Its lock orders the calls that change it.
 type box struct {
-	mu     sync.Mutex
-	gone   bool
-	status runtime.Status // guarded by the driver's lock
-	root   string
-	spec   runtime.Spec  // of the last boot, with the resources as they were updated
-	guest  *guest.Server // nil while nothing runs
-	server *http.Server
-	addr   string
-	gate   *gate         // of this boot's connections
-	thaw   func()        // not nil while it is frozen
-	halted chan struct{} // closed when this boot ends
-	calls  *calls        // connections that were dialed
-	memory *memory       // of a suspended one
-	undo   *undo         // of one that was woken and is not settled
+	mu      sync.Mutex
+	gone    bool
+	status  runtime.Status // guarded by the driver's lock
+	root    string
+	spec    runtime.Spec  // of the last boot, with the resources as they were updated
+	guest   *guest.Server // nil while nothing runs
+	server  *http.Server
+	addr    string
+	gate    *gate         // of this boot's connections
+	thaw    func()        // not nil while it is frozen
+	halted  chan struct{} // closed when this boot ends
+	calls   *calls        // connections that were dialed
+	memory  *memory       // of a suspended one
+	undo    *undo         // of one that was woken and is not settled
+	rebased int64         // the generation of the call that gave it its disk
 }
 
 var _ runtime.Driver = (*Driver)(nil)

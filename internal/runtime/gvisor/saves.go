@@ -45,6 +45,11 @@ func (d *Driver) Saves(ctx context.Context) ([]runtime.Save, error) {
 	return out, d.call(ctx, http.MethodGet, wire.PathSaves, nil, &out)
 }
 
+// Rebase implements runtime.Driver.
+func (d *Driver) Rebase(ctx context.Context, spec runtime.Spec, opts runtime.RebaseOptions) (runtime.Status, error) {
+	return d.status(ctx, wire.PathRebase, wire.Rebase{Spec: spec, Options: opts})
+}
+
 // Forget implements runtime.Driver.
 func (d *Driver) Forget(ctx context.Context, name string) error {
 	return d.call(ctx, http.MethodPost, wire.PathForget, wire.Ref{Name: name}, nil)

@@ -88,6 +88,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	if h.Driver.Capabilities().Saves {
 		t.Run("saves", s.saves)
+		t.Run("rebase", s.rebase)
 	}
 	s.nothingLeft(t)
 }

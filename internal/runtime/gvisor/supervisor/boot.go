@@ -158,14 +158,8 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 	if err != nil {
 		return runtime.Status{}, err
 	}
-	if r.Phase == starting || r.Phase == stopping {
-		// Its end failed half-way: nothing may be started above what is left of it.
-		if _, err := s.stopped(sb, r, r.interrupted()); err != nil {
-			return runtime.Status{}, s.unsettled(sb, err)
-		}
-		generation := r.Generation
-		r, _ = sb.record()
-		r.Generation = generation
+	if r, err = s.settled(sb, r); err != nil {
+		return runtime.Status{}, err
 	}
 	switch r.Phase {
 	case stopped:
@@ -199,6 +193,26 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 		return runtime.Status{}, err
 	}
 	return s.announce(sb), nil
+}
+
+// settled finishes what an earlier call of a stopped sandbox left half done, and gives its record as it is then: nothing may be begun above it.
+func (s *Supervisor) settled(sb *sandbox, r record) (record, error) {
+	var err error
+	switch r.Phase {
+	case starting, stopping:
+		_, err = s.stopped(sb, r, r.interrupted())
+	case replacing:
+		err = s.rebased(sb, r)
+	default:
+		return r, nil
+	}
+	if err != nil {
+		return r, s.unsettled(sb, err)
+	}
+	generation := r.Generation
+	r, _ = sb.record()
+	r.Generation = generation
+	return r, nil
 }
 
 // failed logs what a boot failed of and gives what callers are told.
@@ -252,7 +266,7 @@ func (s *Supervisor) boot(sb *sandbox, r record, from origin) error {
 	if from.memory != nil {
 		err = furnishTmp(s.mount(sb.id)) // its kernel knows the rest as it is
 	} else {
-		err = furnish(s.mount(sb.id), spec.Hostname, netns.Resolv(internet), from.fresh)
+		err = furnish(s.mount(sb.id), spec.Hostname, netns.Resolv(internet), from.fresh || r.Fresh)
 	}
 	if err != nil {
 		return err
@@ -285,6 +299,7 @@ func (s *Supervisor) boot(sb *sandbox, r record, from origin) error {
 		return err
 	}
 	s.limitSoon(sb, l, spec.Resources)
+	r.Fresh = false
 	r.Phase, r.Reason, r.ExitStatus, r.Since, r.BootID, r.Boot, r.Gofer = running, "", -1, s.now(), s.bootID, l.boot, l.gofer
 	return sb.put(r)
 }

@@ -119,7 +119,7 @@ func (s *Supervisor) undo(sb *sandbox, r record) error {
 	if err := s.teardown(sb, r); err != nil {
 		return err
 	}
-	if err := errors.Join(s.disks.Remove(sb.id), s.disks.Remove(wakeDisk(sb.id))); err != nil {
+	if err := errors.Join(s.disks.Remove(sb.id), s.disks.Remove(wakeDisk(sb.id)), s.disks.Remove(baseDisk(sb.id))); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(sb.dir); err != nil {

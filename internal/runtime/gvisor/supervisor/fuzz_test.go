@@ -17,7 +17,7 @@ import (
 // FuzzRequests: whatever arrives on the socket, the answer is one of the protocol and nothing is begun for a sandbox that may not be.
 func FuzzRequests(f *testing.F) {
 	paths := []string{
-		wire.PathCreate, wire.PathStart, wire.PathStop, wire.PathDelete, wire.PathGet, wire.PathStats, wire.PathUpdate, wire.PathPause, wire.PathResume, wire.PathDial,
+		wire.PathCreate, wire.PathStart, wire.PathStop, wire.PathDelete, wire.PathGet, wire.PathStats, wire.PathUpdate, wire.PathPause, wire.PathResume, wire.PathDial, wire.PathRebase,
 	}
 	for i := range paths {
 		f.Add(i, []byte(`{"id":"sbx_a","generation":3,"graceMs":5,"port":80}`))

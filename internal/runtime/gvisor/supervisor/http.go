@@ -133,6 +133,9 @@ func (s *Supervisor) handleSaves(mux *http.ServeMux) {
 		all, err := s.Saves()
 		answer(w, all, err)
 	})
+	handle(mux, wire.PathRebase, func(ctx context.Context, in wire.Rebase) (runtime.Status, error) {
+		return s.Rebase(ctx, in.Spec, in.Options)
+	})
 	handle(mux, wire.PathForget, func(_ context.Context, in wire.Ref) (struct{}, error) { return struct{}{}, s.Forget(in.Name) })
 }
 

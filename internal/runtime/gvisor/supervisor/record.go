@@ -27,7 +27,8 @@ const (
 	waking     phase = "waking"     // an interruption leaves it suspended
 	stopping   phase = "stopping"   // an interruption is finished
 	stopped    phase = "stopped"
-	deleting   phase = "deleting" // an interruption is finished
+	replacing  phase = "replacing" // its new disk takes the place of the old one; an interruption is finished
+	deleting   phase = "deleting"  // an interruption is finished
 )
 
 // record is all that survives this process, one file a sandbox. It is written before anything is done.
@@ -46,6 +47,8 @@ type record struct {
 	Runtime    string       `json:"runtime,omitempty"`   // hash of the program that its kernel is
 	Guest      string       `json:"guest,omitempty"`     // hash of the guest inside
 	BootID     string       `json:"bootId,omitempty"`    // of the machine, when it was booted
+	Rebased    int64        `json:"rebased,omitempty"`   // the generation of the call that gave it its disk, where one did
+	Fresh      bool         `json:"fresh,omitempty"`     // it was not booted on its disk yet
 	Boot       proc.Process `json:"boot"`
 	Gofer      proc.Process `json:"gofer"`
 }
@@ -140,7 +143,7 @@ const maxSlots = 1 << 24
 
 func (p phase) known() bool {
 	switch p {
-	case creating, starting, running, paused, suspending, saving, suspended, waking, stopping, stopped, deleting:
+	case creating, starting, running, paused, suspending, saving, suspended, waking, stopping, stopped, replacing, deleting:
 		return true
 	}
 	return false

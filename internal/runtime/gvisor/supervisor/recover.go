@@ -87,6 +87,11 @@ func (s *Supervisor) settle(sb *sandbox, r record, dead string, alive []proc.Fou
 		return errors.Join(s.end(sb.id, alive), s.remove(sb, r))
 	case stopped, suspended:
 		return s.end(sb.id, alive)
+	case replacing:
+		if err := s.end(sb.id, alive); err != nil {
+			return err
+		}
+		return s.rebased(sb, r)
 	case waking:
 		if err := s.end(sb.id, alive); err != nil {
 			return err
@@ -246,11 +251,15 @@ func (s *Supervisor) sweep() error {
 	return errors.Join(failed, s.sweepStates(slots))
 }
 
-// owned reports whether somebody has a disk: a sandbox, a wake that is not settled, or a save.
+// owned reports whether somebody has a disk: a sandbox, one whose disk is being replaced, a wake that is not settled, or a save.
 func (s *Supervisor) owned(disk string) bool {
 	if id, ok := strings.CutPrefix(disk, wakePrefix); ok {
 		sb := s.sandboxes[id]
 		return sb != nil && sb.rec.Unsettled
+	}
+	if id, ok := strings.CutPrefix(disk, basePrefix); ok {
+		sb := s.sandboxes[id]
+		return sb != nil && sb.rec.Phase == replacing
 	}
 	if name, ok := strings.CutPrefix(disk, savePrefix); ok {
 		return s.saves[name] != nil

@@ -38,6 +38,7 @@ const (
 	PathClone    = "/v1/clone"   // Clone → runtime.Status
 	PathSaves    = "/v1/saves"   // GET → []runtime.Save
 	PathForget   = "/v1/forget"  // Ref → {}
+	PathRebase   = "/v1/rebase"  // Rebase → runtime.Status
 	PathDial     = "/v1/dial"    // Ref → 101, with DialDescriptors in its ancillary data
 	PathShutdown = "/shutdown"   // ends the process; with ?sandboxes=delete every sandbox first
 )
@@ -84,6 +85,12 @@ type Clone struct {
 	Spec    runtime.Spec         `json:"spec"`
 	Name    string               `json:"name"`
 	Options runtime.CloneOptions `json:"options,omitzero"`
+}
+
+// Rebase asks for another disk of a stopped sandbox.
+type Rebase struct {
+	Spec    runtime.Spec          `json:"spec"`
+	Options runtime.RebaseOptions `json:"options,omitzero"`
 }
 
 // Error is the body of every answer that is not 2xx.

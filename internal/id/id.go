@@ -30,6 +30,9 @@ const (
 	Confirmation Kind = "cnf"
 	Snapshot     Kind = "snap"
 	Volume       Kind = "vol"
+	Build        Kind = "bld"
+	Backup       Kind = "bkp"
+	Layer        Kind = "lay"
 )
 
 const (

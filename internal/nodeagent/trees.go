@@ -40,7 +40,7 @@ func newTrees(c Config) *trees {
 func (t *trees) save(name string) string { return filepath.Join(t.dir, savesFolder, name) }
 
 func checkSave(r nodeapi.TreeRequest) error {
-	if !id.Valid(id.Snapshot, r.Save) || r.Part != nodeapi.PartDisk && r.Part != nodeapi.PartMemory {
+	if !id.Valid(id.Snapshot, r.Save) && !id.Valid(id.Layer, r.Save) || r.Part != nodeapi.PartDisk && r.Part != nodeapi.PartMemory {
 		return errs.E(errs.InvalidInput, "%q has no tree %q", r.Save, r.Part)
 	}
 	return nil
@@ -48,6 +48,9 @@ func checkSave(r nodeapi.TreeRequest) error {
 
 // SaveTree implements nodeapi.Trees.
 func (t *trees) SaveTree(ctx context.Context, r nodeapi.TreeRequest, v chunk.Vault, parent *chunk.Root) (*chunk.Root, chunk.Stats, error) {
+	if r.Part == nodeapi.PartVolume {
+		return t.saveCopy(ctx, r.Save, v, parent)
+	}
 	if err := checkSave(r); err != nil {
 		return nil, chunk.Stats{}, err
 	}
@@ -75,6 +78,9 @@ func (t *trees) SaveTree(ctx context.Context, r nodeapi.TreeRequest, v chunk.Vau
 
 // LoadTree implements nodeapi.Trees.
 func (t *trees) LoadTree(ctx context.Context, r nodeapi.TreeRequest, v chunk.Vault, root *chunk.Root) error {
+	if r.Part == nodeapi.PartVolume {
+		return t.loadVolume(ctx, r.Save, v, root)
+	}
 	if err := checkSave(r); err != nil {
 		return err
 	}

@@ -46,6 +46,7 @@ func NewServer(d runtime.Driver, info func() Info, log *slog.Logger) *Server {
 	handle(s, "pause", func(ctx context.Context, b idBody) (any, error) { return d.Pause(ctx, b.ID, b.Generation) })
 	handle(s, "resume", func(ctx context.Context, b idBody) (any, error) { return d.Resume(ctx, b.ID, b.Generation) })
 	handleSaves(s, d)
+	handleVolumes(s, d)
 	s.mux.HandleFunc("POST /node/v1/watch", s.watch)
 	s.mux.HandleFunc("POST /node/v1/dial", s.dial)
 	return s

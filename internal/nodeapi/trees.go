@@ -17,24 +17,26 @@ import (
 // treesProtocol is what a connection for a tree is upgraded to: first the encoded root, then a link.
 const treesProtocol = "berth-trees"
 
-// The parts of a save that are trees of their own.
+// The parts of a save that are trees of their own, and the only one of a volume or of a copy of one.
 const (
 	PartDisk   = "disk"
 	PartMemory = "memory" // and what describes the save
+	PartVolume = "volume"
 )
 
 // TreeRequest names a tree on a node.
 type TreeRequest struct {
-	Save string `json:"save"` // the name of the runtime.Save that it belongs to
+	Save string `json:"save"` // the name of the runtime.Save that it belongs to; with PartVolume of a copy, bkp_…, to save it, of a volume, vol_…, to load it
 	Part string `json:"part"`
 }
 
-// Trees is what a node does with the files of saves, so that they can be kept elsewhere and brought to another node.
+// Trees is what a node does with the files of saves and of volumes, so that they can be kept elsewhere and brought to another node.
 type Trees interface {
-	// SaveTree reads a tree into the vault. parent is an earlier one of the same line, or nil. errs.NotFound where the node has no such save.
+	// SaveTree reads a tree into the vault. parent is an earlier one of the same line, or nil. errs.NotFound where the node has no such save or copy.
 	SaveTree(ctx context.Context, r TreeRequest, v chunk.Vault, parent *chunk.Root) (*chunk.Root, chunk.Stats, error)
 	// LoadTree makes a tree from the vault. A save is the node's once both its parts are: the disk first, then the memory, which brings the description.
-	// A part that is there already is left as it is.
+	// A part that is there already is left as it is. A volume is there whole or not at all, and has no size until MakeVolume gives it one; where the node has a
+	// volume of that id it is errs.AlreadyExists, as after an earlier LoadTree whose answer was lost. A full disk is errs.NoCapacity with reason "disk_full".
 	LoadTree(ctx context.Context, r TreeRequest, v chunk.Vault, root *chunk.Root) error
 }
 

@@ -78,6 +78,9 @@ type Spec struct {
 	Network    Network
 	Hostname   string
 	GuestToken string // what the guest asks of whoever talks to it
+	// Mounts are the volumes that it has from this boot on. Those of a memory are the same as when it was written; those of a stopped sandbox may be others
+	// at each boot. CheckMounts says what they may be.
+	Mounts []Mount `json:",omitempty"`
 }
 
 // DefaultHostname is the host name of a sandbox that nobody gave a name: sandbox- and the beginning of its id.
@@ -118,7 +121,8 @@ type Capabilities struct {
 	Memory  bool // Suspend, Wake, and saves with memory
 	Saves   bool // saves at all: Save, Clone, Saves, Forget
 	Instant bool // a save of a disk takes no time, whatever the disk holds
-	Quota   bool // DiskGiB is enforced
+	Quota   bool // DiskGiB, and the size of a volume, are enforced
+	Volumes bool // Spec.Mounts, MakeVolume, CopyVolume and their counterparts
 }
 
 // StopOptions say how a sandbox is ended.
@@ -225,6 +229,33 @@ type Driver interface {
 	// one is. A repeated call with the same generation does nothing. Where what is to be kept is no folder it is errs.InvalidState with reason
 	// "not_directory"; one that is not there is fine. A full disk is errs.LimitExceeded with reason "disk_full", and nothing changes.
 	Rebase(ctx context.Context, spec Spec, opts RebaseOptions) (Status, error)
+
+	// A boot with Mounts is otherwise like any. One that mounts a volume for writing which another sandbox mounts, or for reading which another one writes
+	// to, is errs.InvalidState with reason "volume_in_use"; the sandboxes that mount are those that have a kernel or a memory file, suspended ones too. A
+	// volume that is not there is errs.NotFound with reason "volume". The folder that a volume is mounted at is made where it is missing; a path that leads, by
+	// links in the sandbox's own disk, to where nothing can be mounted is errs.InvalidInput with reason "mount_path". What is written to a volume is on no
+	// disk, save or memory of a sandbox: a save has an empty folder in its place, and with memory it is errs.InvalidState with reason "volumes", as is a Clone
+	// with memory and mounts. Rewind brings the disk and the memory back, never what was written to volumes.
+
+	// MakeVolume makes an empty volume. One that is there grows to the size where that is more, which sandboxes see at their next boot at the latest, and never
+	// shrinks. A size below 1 is errs.InvalidInput. Killed at any moment it leaves the volume or nothing.
+	MakeVolume(ctx context.Context, id string, sizeGiB int64) error
+	// RemoveVolume removes a volume with all that is in it: nobody can read it afterwards but in copies. One that is not there is fine. While a sandbox that has
+	// a kernel or a memory file mounts it, it is errs.InvalidState with reason "mounted".
+	RemoveVolume(ctx context.Context, id string) error
+	// Volumes reports every volume on the node, in no order.
+	Volumes(ctx context.Context) ([]Volume, error)
+	// CopyVolume keeps the volume as it is at one moment under a name of its own, bkp_…, which nothing changes. A running sandbox that writes to it stands still
+	// for that moment, and goes on; what its programs have not given to the kernel yet is theirs, and what its kernel keeps back is for the caller to have
+	// synced before. It takes no time where saves are Instant; else the sandbox stands still while all is copied. The copy is there whole or not at all, also
+	// after a kill or a loss of power. A repeated call of a name that has a copy of this volume does nothing; of another's it is errs.AlreadyExists; of one that
+	// is just being made or forgotten it is errs.Busy. A volume that is not there is errs.NotFound with reason "volume", a full disk errs.LimitExceeded with reason
+	// "disk_full".
+	CopyVolume(ctx context.Context, id, name string) error
+	// ForgetCopy removes a copy. One that is not there is fine.
+	ForgetCopy(ctx context.Context, name string) error
+	// Copies names every copy on the node, in no order.
+	Copies(ctx context.Context) ([]string, error)
 
 	// Close lets go of the driver's own resources. Sandboxes go on.
 	Close() error

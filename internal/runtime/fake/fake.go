@@ -49,6 +49,7 @@ type Driver struct {
 	mu       sync.Mutex
 	boxes    map[string]*box
 	saves    map[string]*save
+	claims   map[string][]runtime.Mount // of sandboxes that run or have a memory, by their ids
 	watchers map[*watcher]struct{}
 	wg       sync.WaitGroup
 }
@@ -82,7 +83,7 @@ func New(c Config) *Driver {
 	if c.Before == nil {
 		c.Before = func(context.Context, string, string) error { return nil }
 	}
-	return &Driver{cfg: c, boxes: map[string]*box{}, saves: map[string]*save{}, watchers: map[*watcher]struct{}{}}
+	return &Driver{cfg: c, boxes: map[string]*box{}, saves: map[string]*save{}, claims: map[string][]runtime.Mount{}, watchers: map[*watcher]struct{}{}}
 }
 
 // Name implements runtime.Driver.
@@ -93,7 +94,7 @@ func (d *Driver) Capabilities() runtime.Capabilities { return d.cfg.Can }
 
 // Everything is all that the fake can do.
 func Everything() runtime.Capabilities {
-	return runtime.Capabilities{Pause: true, Memory: true, Saves: true}
+	return runtime.Capabilities{Pause: true, Memory: true, Saves: true, Volumes: true}
 }
 
 // enter finds a sandbox, locks it and checks the generation. With make a missing one is made.
@@ -194,7 +195,10 @@ func (d *Driver) check(spec runtime.Spec) error {
 	if spec.Resources.VCPU <= 0 || spec.Resources.MemoryMiB <= 0 {
 		return errs.E(errs.InvalidInput, "a sandbox needs CPU and memory")
 	}
-	return nil
+	if len(spec.Mounts) > 0 && !d.cfg.Can.Volumes {
+		return unsupported()
+	}
+	return runtime.CheckMounts(spec.Mounts)
 }
 
 // boot starts a guest on the sandbox's folder; with a state it goes on where that was taken.
@@ -207,12 +211,26 @@ func (d *Driver) boot(b *box, spec runtime.Spec, state *guest.State) error {
 			return fmt.Errorf("make sandbox folder: %w", err)
 		}
 	}
+	if err := d.claim(spec.ID, spec.Mounts); err != nil {
+		return err
+	}
+	b.spec = spec
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		err = d.attach(b, spec.ID, spec.Mounts)
+	}
 	if err != nil {
-		return fmt.Errorf("listen for guest: %w", err)
+		d.detach(b)
+		if state == nil {
+			d.release(spec.ID)
+		}
+		if ln != nil {
+			_ = ln.Close()
+		}
+		return fmt.Errorf("begin guest: %w", err)
 	}
 	g := guest.NewServer(guest.Config{Token: spec.GuestToken, Build: "fake", Root: b.root, Now: d.cfg.Now, State: state})
-	b.spec, b.gate = spec, newGate()
+	b.gate = newGate()
 	ln = gated{ln, b.gate}
 	srv := &http.Server{Handler: g.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	b.guest, b.server, b.addr = g, srv, ln.Addr().String()
@@ -240,6 +258,7 @@ func (d *Driver) ended(b *box, g *guest.Server, srv *http.Server) {
 	defer b.mu.Unlock()
 	if b.guest == g {
 		d.end(b) // its last answers may be on their way to whoever asked
+		d.died(b)
 		d.set(b, runtime.Stopped, runtime.ReasonExited)
 	}
 }
@@ -260,6 +279,14 @@ func (d *Driver) end(b *box) {
 	close(b.halted)
 	_ = srv.Close()
 	g.Close()
+	d.detach(b)
+}
+
+// died lets go of the volumes of one that ended, unless it can be rewound.
+func (d *Driver) died(b *box) {
+	if b.undo == nil {
+		d.release(b.status.ID)
+	}
 }
 
 // Kill ends a sandbox as if its kernel had died, for tests.
@@ -276,6 +303,7 @@ func (d *Driver) Kill(id, reason string) {
 		return // there is nothing to kill
 	}
 	d.halt(b)
+	d.died(b)
 	d.set(b, runtime.Stopped, reason)
 }
 
@@ -296,6 +324,7 @@ func (d *Driver) Stop(ctx context.Context, id string, generation int64, _ runtim
 	d.halt(b)
 	d.letGo(b)
 	d.settle(b)
+	d.release(id)
 	return d.set(b, runtime.Stopped, runtime.ReasonRequested), nil
 }
 
@@ -322,6 +351,7 @@ func (d *Driver) drop(b *box) {
 	b.gone = true
 	d.letGo(b)
 	d.settle(b)
+	d.release(b.status.ID)
 	_ = os.RemoveAll(b.root)
 	d.set(b, runtime.Deleted, "")
 	d.mu.Lock()

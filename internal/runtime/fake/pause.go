@@ -220,8 +220,11 @@ func (d *Driver) Wake(ctx context.Context, spec runtime.Spec) (runtime.Status, e
 	if err := b.memory.check(); err != nil {
 		return runtime.Status{}, err
 	}
+	if !sameMounts(b.spec.Mounts, spec.Mounts) {
+		return runtime.Status{}, errs.E(errs.Unavailable, "the memory of the sandbox was made with other mounts").Because(runtime.MemoryForeign)
+	}
 	u := &undo{memory: b.memory, disk: filepath.Join(d.cfg.Dir, ".undo", spec.ID), spec: b.spec}
-	if err := copyTree(b.root, u.disk); err != nil {
+	if err := d.copyDisk(b, u.disk); err != nil {
 		return runtime.Status{}, err
 	}
 	if b.guest == nil { // it was rewound
@@ -291,6 +294,9 @@ func (d *Driver) settle(b *box) {
 		_ = os.Remove(b.undo.memory.path)
 	}
 	b.undo = nil
+	if d.statusOf(b).State == runtime.Stopped {
+		d.release(b.status.ID)
+	}
 }
 
 func (d *Driver) letGo(b *box) {

@@ -49,6 +49,9 @@ func (d *Driver) Save(ctx context.Context, id string, generation int64, name str
 	if withMemory && st.State == runtime.Stopped {
 		return runtime.Save{}, wrongState(st)
 	}
+	if withMemory && len(b.spec.Mounts) > 0 {
+		return runtime.Save{}, errs.E(errs.InvalidState, "a sandbox with volumes is saved without its memory").Because("volumes")
+	}
 	if err := d.cfg.Before(ctx, "save", id); err != nil {
 		return runtime.Save{}, err
 	}
@@ -61,7 +64,7 @@ func (d *Driver) Save(ctx context.Context, id string, generation int64, name str
 	s := &save{dir: dir, kept: runtime.Save{
 		Name: name, SandboxID: id, Image: b.spec.Image, Resources: b.spec.Resources, Memory: withMemory, At: d.cfg.Now(), DiskBytes: size(b.root),
 	}}
-	err = copyTree(b.root, filepath.Join(work, "disk"))
+	err = d.copyDisk(b, filepath.Join(work, "disk"))
 	if err == nil && withMemory {
 		s.memory, err = d.keepMemory(b, filepath.Join(work, "memory"))
 	}
@@ -132,6 +135,9 @@ func (d *Driver) Clone(ctx context.Context, spec runtime.Spec, name string, opts
 	}
 	if old, now := s.kept.Resources, spec.Resources; withMemory && (old.VCPU != now.VCPU || old.MemoryMiB != now.MemoryMiB) {
 		return runtime.Status{}, errs.E(errs.InvalidInput, "a copy with memory has the CPU and memory of its save")
+	}
+	if withMemory && len(spec.Mounts) > 0 {
+		return runtime.Status{}, errs.E(errs.InvalidState, "a copy with memory mounts no volumes").Because("volumes")
 	}
 	b, err := d.enter(spec.ID, spec.Generation, true)
 	if err != nil {

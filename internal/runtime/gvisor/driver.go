@@ -90,7 +90,7 @@ func (d *Driver) Name() string { return "gvisor" }
 
 // Capabilities are those of the process as it was at Open.
 func (d *Driver) Capabilities() runtime.Capabilities {
-	return runtime.Capabilities{Pause: true, Memory: true, Saves: true, Instant: d.hello.Snapshot, Quota: d.hello.Quota}
+	return runtime.Capabilities{Pause: true, Memory: true, Saves: true, Instant: d.hello.Snapshot, Quota: d.hello.Quota, Volumes: true}
 }
 
 // Hello asks the process what it is.
@@ -168,7 +168,7 @@ func (d *Driver) status(ctx context.Context, path string, in any) (runtime.Statu
 var errNoProcess = errors.New("berth-runtime does not answer")
 
 // reads are the calls that change nothing.
-var reads = map[string]bool{wire.PathGet: true, wire.PathList: true, wire.PathStats: true, wire.PathSaves: true}
+var reads = map[string]bool{wire.PathGet: true, wire.PathList: true, wire.PathStats: true, wire.PathSaves: true, wire.PathVolumes: true, wire.PathCopies: true}
 
 // call makes one call. Where nobody listens the process is started first; a call that was under way when it ended is repeated only where that changes nothing.
 // The socket of one that was killed may take connections for a moment longer.

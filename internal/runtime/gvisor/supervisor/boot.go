@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -87,6 +88,11 @@ func (s *Supervisor) check(spec *runtime.Spec) error {
 	case strings.ContainsAny(spec.GuestToken, "\x00\n"):
 		return errs.E(errs.InvalidInput, "the guest's token has a character that it may not have")
 	}
+	if err := runtime.CheckMounts(spec.Mounts); err != nil {
+		return err
+	}
+	// In one order, as a memory's are compared.
+	spec.Mounts = slices.SortedFunc(slices.Values(spec.Mounts), func(a, b runtime.Mount) int { return strings.Compare(a.Path, b.Path) })
 	if _, err := disk.Stack(s.path(), spec.Image); err != nil {
 		s.log.Debug("image is not there", "image", spec.Image, "error", err)
 		return errs.E(errs.NotFound, "image %s is not prepared on this node", spec.Image).Because("image")
@@ -134,7 +140,7 @@ func (s *Supervisor) make(ctx context.Context, sb *sandbox, spec runtime.Spec, b
 	r := record{Spec: spec, Generation: spec.Generation, Phase: creating, ExitStatus: -1, Since: s.now(), Slot: slot}
 	err = errors.Join(os.MkdirAll(sb.dir, 0o700), disk.SyncFolder(filepath.Dir(sb.dir)))
 	if err == nil {
-		err = sb.put(r)
+		err = s.putMounted(sb, r)
 	}
 	var from origin
 	if err == nil {
@@ -177,7 +183,7 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 	defer func() { <-s.boots }()
 	before := r
 	r.Spec, r.Phase, r.Since = spec, starting, s.now()
-	if err := sb.put(r); err != nil {
+	if err := s.putMounted(sb, r); err != nil {
 		return runtime.Status{}, err
 	}
 	err = s.disks.Limit(sb.id, spec.Resources.DiskGiB<<30)
@@ -268,6 +274,9 @@ func (s *Supervisor) boot(sb *sandbox, r record, from origin) error {
 	} else {
 		err = furnish(s.mount(sb.id), spec.Hostname, netns.Resolv(internet), from.fresh || r.Fresh)
 	}
+	if err == nil {
+		err = mountPoints(s.mount(sb.id), spec.Mounts)
+	}
 	if err != nil {
 		return err
 	}
@@ -283,7 +292,7 @@ func (s *Supervisor) boot(sb *sandbox, r record, from origin) error {
 		// Its limits are those of now, what it has mounted and how many cores it sees those of its boot.
 		r.Runtime, r.Guest, r.VCPU, r.MemoryMiB = m.Runtime, m.Guest, m.VCPU, m.MemoryMiB
 	}
-	oci := ociSpec(r.booted(), s.mount(sb.id), s.nets.Path(sb.id), s.guestFile(r.Guest))
+	oci := ociSpec(r.booted(), s.mount(sb.id), s.nets.Path(sb.id), s.guestFile(r.Guest), s.volumeFolder)
 	j := join{Procs: s.groups.Procs(sb.id), TotalMemory: spec.Resources.MemoryMiB << 20, CPUs: visibleCPUs(r.VCPU, goruntime.NumCPU())}
 	if err := writeBundle(sb.bundle(), oci, j); err != nil {
 		return err
@@ -475,7 +484,7 @@ func (s *Supervisor) gvisorConfig(sb *sandbox) (*config.Config, error) {
 		{"ignore-cgroups", "true"}, // it would move this whole process; Reexec joins them instead
 		{"allow-suid", "true"},
 		{"net-raw", "true"},
-		{"file-access-mounts", "exclusive"}, // nobody else writes to /tmp or the guest
+		{"file-access-mounts", "exclusive"}, // nobody else writes to /tmp or the guest, or to a volume that it writes to; one that it reads nobody writes to
 		{"host-settings", "ignore"},
 		{"in-sandbox-cgroup", "v2"}, // the guest limits processes in it: gVisor has no RLIMIT_NPROC
 		{"log", filepath.Join(sb.dir, errorLog)},

@@ -99,6 +99,7 @@ func (s *Supervisor) handler(end context.CancelCauseFunc) http.Handler {
 		return s.Resume(ctx, in.ID, in.Generation)
 	})
 	s.handleSaves(mux)
+	s.handleVolumes(mux)
 	mux.HandleFunc("POST "+wire.PathDial, s.dial)
 	mux.HandleFunc("POST "+wire.PathShutdown, func(w http.ResponseWriter, r *http.Request) {
 		cause := errEnd
@@ -137,6 +138,25 @@ func (s *Supervisor) handleSaves(mux *http.ServeMux) {
 		return s.Rebase(ctx, in.Spec, in.Options)
 	})
 	handle(mux, wire.PathForget, func(_ context.Context, in wire.Ref) (struct{}, error) { return struct{}{}, s.Forget(in.Name) })
+}
+
+func (s *Supervisor) handleVolumes(mux *http.ServeMux) {
+	for path, call := range map[string]func(context.Context, wire.Ref) error{
+		wire.PathMakeVolume:   func(_ context.Context, in wire.Ref) error { return s.MakeVolume(in.ID, in.SizeGiB) },
+		wire.PathRemoveVolume: func(_ context.Context, in wire.Ref) error { return s.RemoveVolume(in.ID) },
+		wire.PathCopyVolume:   func(ctx context.Context, in wire.Ref) error { return s.CopyVolume(ctx, in.ID, in.Name) },
+		wire.PathForgetCopy:   func(_ context.Context, in wire.Ref) error { return s.ForgetCopy(in.Name) },
+	} {
+		handle(mux, path, func(ctx context.Context, in wire.Ref) (struct{}, error) { return struct{}{}, call(ctx, in) })
+	}
+	mux.HandleFunc("GET "+wire.PathVolumes, func(w http.ResponseWriter, _ *http.Request) {
+		all, err := s.Volumes()
+		answer(w, all, err)
+	})
+	mux.HandleFunc("GET "+wire.PathCopies, func(w http.ResponseWriter, _ *http.Request) {
+		all, err := s.Copies()
+		answer(w, all, err)
+	})
 }
 
 // handle serves one call: its input is the body, its output the answer.

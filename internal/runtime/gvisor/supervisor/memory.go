@@ -13,13 +13,13 @@ import (
 	"sync"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	gsandbox "gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
@@ -79,11 +79,16 @@ var cpuFeatures = sync.OnceValue(func() []string {
 	return nil
 })
 
-// mountsOf names what a kernel has mounted, without what may differ.
-func mountsOf(spec *specs.Spec) []string {
-	out := make([]string, 0, len(spec.Mounts))
-	for _, m := range spec.Mounts {
-		out = append(out, m.Destination+" "+m.Type+" "+strings.Join(m.Options, ","))
+// mountsOf names what the kernel of a boot has mounted, without what may differ.
+func mountsOf(spec runtime.Spec) []string {
+	oci := ociSpec(spec, "", "", "", func(id string) string { return id })
+	out := make([]string, 0, len(oci.Mounts))
+	for _, m := range oci.Mounts {
+		text := m.Destination + " " + m.Type + " " + strings.Join(m.Options, ",")
+		if id.Valid(id.Volume, m.Source) {
+			text += " " + m.Source
+		}
+		out = append(out, text)
 	}
 	return out
 }
@@ -112,7 +117,7 @@ func (s *Supervisor) write(sb *sandbox, dir string, brief bool) error {
 func (s *Supervisor) finish(r record, dir string, brief bool) (*memory, error) {
 	m := &memory{
 		Driver: "gvisor", Stamp: s.hello.Stamp, Runtime: r.Runtime, Guest: r.Guest, GuestProtocol: guestProtocol, CPU: cpuFeatures(), Image: r.Spec.Image,
-		Mounts: mountsOf(ociSpec(r.booted(), "", "", "")), VCPU: r.booted().Resources.VCPU, MemoryMiB: r.booted().Resources.MemoryMiB,
+		Mounts: mountsOf(r.booted()), VCPU: r.booted().Resources.VCPU, MemoryMiB: r.booted().Resources.MemoryMiB,
 		At: s.now(), Files: map[string]checksum{}, Brief: brief,
 	}
 	layers, err := s.layers(r.Spec.Image)
@@ -181,7 +186,7 @@ func (s *Supervisor) fits(m *memory, spec runtime.Spec) error {
 		return foreign("it was made by the driver %q", m.Driver)
 	case m.Image != spec.Image:
 		return foreign("it was made on another image")
-	case !slices.Equal(m.Mounts, mountsOf(ociSpec(sized(spec, m.VCPU, m.MemoryMiB), "", "", ""))):
+	case !slices.Equal(m.Mounts, mountsOf(sized(spec, m.VCPU, m.MemoryMiB))):
 		return foreign("it was made with other mounts")
 	}
 	if layers, err := s.layers(spec.Image); err != nil || !slices.Equal(layers, m.Layers) {

@@ -248,10 +248,10 @@ func (s *Supervisor) sweep() error {
 			failed = errors.Join(failed, s.disks.Remove(id))
 		}
 	}
-	return errors.Join(failed, s.sweepStates(slots))
+	return errors.Join(failed, s.sweepVolumes(), s.sweepStates(slots))
 }
 
-// owned reports whether somebody has a disk: a sandbox, one whose disk is being replaced, a wake that is not settled, or a save.
+// owned reports whether somebody has a disk: a sandbox, one whose disk is being replaced, a wake that is not settled, a save, or itself: a volume or a copy.
 func (s *Supervisor) owned(disk string) bool {
 	if id, ok := strings.CutPrefix(disk, wakePrefix); ok {
 		sb := s.sandboxes[id]
@@ -263,6 +263,9 @@ func (s *Supervisor) owned(disk string) bool {
 	}
 	if name, ok := strings.CutPrefix(disk, savePrefix); ok {
 		return s.saves[name] != nil
+	}
+	if strings.HasPrefix(disk, volumePrefix) || strings.HasPrefix(disk, copyPrefix) {
+		return s.ownsVolumeDisk(disk)
 	}
 	return s.sandboxes[disk] != nil
 }

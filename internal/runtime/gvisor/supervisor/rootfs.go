@@ -6,6 +6,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/runtime"
 )
 
 // resolvMark begins the resolv.conf that we wrote: what a user has put in its place stays.
@@ -65,6 +71,75 @@ func realTmp(root *os.Root) error {
 		return fmt.Errorf("make /tmp: %w", err)
 	}
 	return nil
+}
+
+// mountPoints sees to the folders that volumes are mounted at. Links of the disk are followed as they would be inside; where they lead to what nothing may be
+// mounted at, or into one another, it is refused.
+func mountPoints(rootfs string, mounts []runtime.Mount) error {
+	if len(mounts) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return fmt.Errorf("open disk: %w", err)
+	}
+	defer root.Close()
+	led := slices.Clone(mounts)
+	for i, m := range led {
+		at, err := mountPoint(root, m.Path)
+		if err != nil {
+			return errs.Wrap(errs.InvalidInput, err, "no volume can be mounted at %s of this sandbox", m.Path).Because("mount_path")
+		}
+		led[i].Path = at
+	}
+	return runtime.CheckMounts(led)
+}
+
+// maxLinks is how many links one path may go through.
+const maxLinks = 40
+
+// mountPoint gives where a path leads inside of a disk, and makes the folders that are missing.
+func mountPoint(root *os.Root, at string) (string, error) {
+	led, links := ".", 0
+	for left := strings.Split(at, "/"); len(left) > 0; {
+		name := left[0]
+		left = left[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			led = path.Dir(led)
+			continue
+		}
+		next := path.Join(led, name)
+		info, err := root.Lstat(next)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if err := errors.Join(root.Mkdir(next, 0o755), root.Chmod(next, 0o755)); err != nil {
+				return "", err
+			}
+			led = next
+		case err != nil:
+			return "", err
+		case info.Mode().Type() == fs.ModeSymlink:
+			if links++; links > maxLinks {
+				return "", errors.New("too many links")
+			}
+			target, err := root.Readlink(next)
+			if err != nil {
+				return "", err
+			}
+			if path.IsAbs(target) {
+				led = "."
+			}
+			left = append(strings.Split(target, "/"), left...)
+		case info.IsDir():
+			led = next
+		default:
+			return "", fmt.Errorf("/%s is no folder", next)
+		}
+	}
+	return path.Join("/", led), nil
 }
 
 // resolvIsOurs reports whether nobody inside has touched resolv.conf. Only a plain file is opened: a pipe would never end.

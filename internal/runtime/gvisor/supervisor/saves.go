@@ -101,6 +101,9 @@ func (s *Supervisor) Save(ctx context.Context, id string, generation int64, name
 		k := s.own(name)
 		defer s.done(name, k)
 		if k.save == nil {
+			if opts.Memory && len(r.Spec.Mounts) > 0 && r.holds() {
+				return runtime.Status{}, errs.E(errs.InvalidState, "a sandbox with volumes is saved without its memory").Because("volumes")
+			}
 			made, err := s.save(sb, r, name, opts)
 			if err != nil {
 				return runtime.Status{}, errors.Join(full(err, "save_failed", "the sandbox could not be saved"), s.removeSave(name))
@@ -320,6 +323,9 @@ func (s *Supervisor) cloned(save *runtime.Save, spec runtime.Spec, opts runtime.
 		return from, errs.E(errs.InvalidInput, "the save %s is of another image", save.Name).Because("image")
 	}
 	if save.Memory && !opts.FromDisk {
+		if len(spec.Mounts) > 0 {
+			return from, errs.E(errs.InvalidState, "a copy with memory mounts no volumes").Because("volumes")
+		}
 		from.dir = s.saveDir(save.Name)
 		m, err := readMemory(from.dir)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -41,10 +42,10 @@ func capabilities() *specs.LinuxCapabilities {
 // openFiles is the limit of one process inside.
 const openFiles = 1 << 20
 
-// ociSpec describes a boot to gVisor: root is the mounted disk, guestFile the program on the host.
-func ociSpec(spec runtime.Spec, root, netnsPath, guestFile string) *specs.Spec {
+// ociSpec describes a boot to gVisor: root is the mounted disk, guestFile the program on the host; volumes gives the folder of a volume there.
+func ociSpec(spec runtime.Spec, root, netnsPath, guestFile string, volumes func(id string) string) *specs.Spec {
 	shm := max(spec.Resources.MemoryMiB/2, 64)
-	return &specs.Spec{
+	oci := &specs.Spec{
 		Version:  specs.Version,
 		Hostname: spec.Hostname,
 		Root:     &specs.Root{Path: root},
@@ -78,6 +79,17 @@ func ociSpec(spec runtime.Spec, root, netnsPath, guestFile string) *specs.Spec {
 			},
 		},
 	}
+	for _, m := range spec.Mounts {
+		if m.Path == "/tmp" {
+			oci.Mounts = slices.DeleteFunc(oci.Mounts, func(o specs.Mount) bool { return o.Destination == m.Path })
+		}
+		access := "rw"
+		if m.ReadOnly {
+			access = "ro"
+		}
+		oci.Mounts = append(oci.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: volumes(m.Volume), Options: []string{"rbind", access}})
+	}
+	return oci
 }
 
 // visibleCPUs is how many a sandbox is told it has: its share rounded up, at least two, as programs that believe they are alone leave out

@@ -74,6 +74,10 @@ type Supervisor struct {
 	sandboxes map[string]*sandbox
 	slots     map[int]bool
 	saves     map[string]*kept
+
+	vols    sync.Mutex               // of who may mount, copy or remove which volume; taken before mu, and after a sandbox's turn
+	copying map[string]chan struct{} // volumes that are copied while nobody writes to them: closed at the end of that
+	copies  map[string]bool          // names of copies that are just made or removed
 }
 
 // Open takes the root folder for itself, prepares the machine, and takes back or cleans up what an earlier process left. It fails where another
@@ -108,6 +112,7 @@ func Open(ctx context.Context, cfg Config) (*Supervisor, error) {
 	s := &Supervisor{
 		cfg: cfg, log: cfg.Log, bootID: proc.BootID(), boots: make(chan struct{}, cfg.Parallel), events: newHub(),
 		sandboxes: map[string]*sandbox{}, slots: map[int]bool{}, saves: map[string]*kept{},
+		copying: map[string]chan struct{}{}, copies: map[string]bool{},
 	}
 	if n := len(s.stateFile("sbx_00000000000000000000", "sock")); n > maxSocketPath {
 		return nil, errs.E(errs.InvalidConfig, "the data folder's path is %d bytes too long for the sockets of sandboxes", n-maxSocketPath)
@@ -120,7 +125,7 @@ func Open(ctx context.Context, cfg Config) (*Supervisor, error) {
 }
 
 func (s *Supervisor) open(ctx context.Context) error {
-	for _, dir := range []string{"images", "sandboxes", "gvisor", "mounts", "log", "saves"} {
+	for _, dir := range []string{"images", "sandboxes", "gvisor", "mounts", "log", "saves", "volumes", "copies"} {
 		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
 			return fmt.Errorf("make folder: %w", err)
 		}

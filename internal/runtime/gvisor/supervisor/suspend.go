@@ -22,8 +22,10 @@ func wakeDisk(id string) string { return wakePrefix + id }
 
 // The beginnings of the names of disks that are no sandbox's. No id has a dot.
 const (
-	wakePrefix = "wake."
-	savePrefix = "save."
+	wakePrefix   = "wake."
+	savePrefix   = "save."
+	volumePrefix = "volume."
+	copyPrefix   = "copy."
 )
 
 // Suspend writes the memory of a sandbox to disk and lets go of all that runs. Until the record says suspended it can go on as if nothing had been.

@@ -16,7 +16,17 @@ import (
 // Protocol is the version of this conversation. A driver speaks to a process of the same version only.
 const Protocol = 2
 
-// The paths. All but Hello, List, Saves and Watch are POSTs with a JSON body.
+// The paths of volumes and their copies. Volumes and Copies are GETs, the others POSTs with a JSON body.
+const (
+	PathMakeVolume   = "/v1/volumes/make"   // Ref → {}
+	PathRemoveVolume = "/v1/volumes/remove" // Ref → {}
+	PathVolumes      = "/v1/volumes"        // GET → []runtime.Volume
+	PathCopyVolume   = "/v1/copies/make"    // Ref → {}
+	PathForgetCopy   = "/v1/copies/forget"  // Ref → {}
+	PathCopies       = "/v1/copies"         // GET → []string
+)
+
+// The other paths. All but Hello, List, Saves and Watch are POSTs with a JSON body.
 const (
 	PathHello    = "/v1/hello"   // GET → Hello
 	PathList     = "/v1/list"    // GET → []runtime.Status
@@ -69,15 +79,16 @@ type Hello struct {
 	Warnings      []string  `json:"warnings,omitempty"`
 }
 
-// Ref names a sandbox and what to do with it. Fields that a call does not use are zero.
+// Ref names a sandbox or a volume and what to do with it. Fields that a call does not use are zero.
 type Ref struct {
 	ID         string              `json:"id"`
 	Generation int64               `json:"generation,omitempty"`
 	GraceMS    int64               `json:"graceMs,omitempty"`
 	Port       int                 `json:"port,omitempty"`
 	Resources  runtime.Resources   `json:"resources,omitzero"`
-	Name       string              `json:"name,omitempty"` // of a save
+	Name       string              `json:"name,omitempty"` // of a save or a copy
 	Save       runtime.SaveOptions `json:"save,omitzero"`
+	SizeGiB    int64               `json:"sizeGiB,omitempty"` // of a volume
 }
 
 // Clone asks for a sandbox made of a save.

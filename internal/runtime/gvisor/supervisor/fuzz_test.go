@@ -18,6 +18,7 @@ import (
 func FuzzRequests(f *testing.F) {
 	paths := []string{
 		wire.PathCreate, wire.PathStart, wire.PathStop, wire.PathDelete, wire.PathGet, wire.PathStats, wire.PathUpdate, wire.PathPause, wire.PathResume, wire.PathDial, wire.PathRebase,
+		wire.PathMakeVolume, wire.PathRemoveVolume, wire.PathCopyVolume, wire.PathForgetCopy,
 	}
 	for i := range paths {
 		f.Add(i, []byte(`{"id":"sbx_a","generation":3,"graceMs":5,"port":80}`))

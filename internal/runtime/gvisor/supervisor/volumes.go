@@ -193,7 +193,7 @@ func (s *Supervisor) Volumes() ([]runtime.Volume, error) {
 }
 
 // holds reports whether a sandbox has its mounts: it has a kernel, or a memory that will have one.
-func (r *record) holds() bool { return r.Phase != stopped || r.Unsettled }
+func (r *record) holds() bool { return r.Phase != stopped && r.Phase != replacing || r.Unsettled }
 
 // mounting gives every sandbox that has a volume mounted, and whether it only reads.
 func (s *Supervisor) mounting(volume string) map[string]bool {

@@ -58,3 +58,15 @@ func (c Config) shell() []string {
 	}
 	return c.Shell
 }
+
+// size is how many bytes the environment and the labels have.
+func (c Config) size() int {
+	n := 0
+	for _, e := range c.Env {
+		n += len(e)
+	}
+	for k, v := range c.Labels {
+		n += len(k) + len(v)
+	}
+	return n
+}

@@ -34,6 +34,7 @@ type Walk struct {
 	next   int
 	config Config
 	args   map[string]string // in effect
+	cmd    bool              // a CMD of this stage was there
 	err    error
 }
 
@@ -102,9 +103,11 @@ func (w *Walk) step(s Step) (Action, error) {
 	case Shell:
 		w.config.Shell = s.Args
 	case Entrypoint:
-		w.config.Entrypoint, w.config.Cmd = w.command(s), nil
+		if w.config.Entrypoint = w.command(s); !w.cmd {
+			w.config.Cmd = nil // the base's was meant for the base's
+		}
 	case Cmd:
-		w.config.Cmd = w.command(s)
+		w.config.Cmd, w.cmd = w.command(s), true
 	default:
 		return Action{}, errs.E(errs.InvalidInput, "%s is not an instruction that this can do", s.Kind)
 	}
@@ -200,6 +203,9 @@ func (w *Walk) pairs(s Step) error {
 		}
 		w.config.Labels[p.k] = p.v
 	}
+	if w.config.size() > maxConfig {
+		return errs.E(errs.InvalidInput, "the environment and labels are larger than %d KiB", maxConfig>>10).Suggest("Write long values into a file.")
+	}
 	return nil
 }
 
@@ -228,11 +234,11 @@ func (w *Walk) arg(s Step) error {
 
 func (w *Walk) expose(s Step) error {
 	for _, a := range s.Args {
-		words, err := w.lex(s).ProcessWords(a, scope{w})
+		word, err := w.word(s, a)
 		if err != nil {
-			return errs.E(errs.InvalidInput, "%v", err)
+			return err
 		}
-		for _, p := range words {
+		for _, p := range strings.Fields(word) {
 			port, err := exposed(p)
 			if err != nil {
 				return err
@@ -284,7 +290,7 @@ func (w *Walk) put(s Step) (Action, error) {
 		if in.Expand {
 			lex := w.lex(s)
 			lex.RawQuotes, lex.RawEscapes = true, true
-			data, err := process(lex, in.Data, scope{w})
+			data, err := replace(lex, in.Data, scope{w}, maxInline)
 			if err != nil {
 				return Action{}, err
 			}
@@ -350,36 +356,6 @@ func (w *Walk) lex(s Step) *shell.Lex {
 	}
 	lex.SkipProcessQuotes = s.plain
 	return lex
-}
-
-func process(lex *shell.Lex, word string, env shell.EnvGetter) (string, error) {
-	out, _, err := lex.ProcessWord(word, env)
-	if err != nil {
-		return "", errs.E(errs.InvalidInput, "%v", err)
-	}
-	return out, nil
-}
-
-// scope is what a step's variables are looked up in: the environment before arguments.
-type scope struct{ w *Walk }
-
-// Get implements shell.EnvGetter.
-func (s scope) Get(name string) (string, bool) {
-	if v, ok := s.w.config.Lookup(name); ok {
-		return v, true
-	}
-	v, ok := s.w.args[name]
-	return v, ok
-}
-
-// Keys implements shell.EnvGetter.
-func (s scope) Keys() []string {
-	keys := slices.Collect(maps.Keys(s.w.args))
-	for _, e := range s.w.config.Env {
-		k, _, _ := strings.Cut(e, "=")
-		keys = append(keys, k)
-	}
-	return keys
 }
 
 // at says where in the recipe an error is.

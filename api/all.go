@@ -7,7 +7,7 @@ func All() []op.Info {
 	return []op.Info{
 		CreateSandbox.Info(), ListSandboxes.Info(), GetSandbox.Info(), UpdateSandbox.Info(), SetSandboxTimeout.Info(), ExtendSandbox.Info(),
 		StartSandbox.Info(), StopSandbox.Info(), DeleteSandbox.Info(),
-		PauseSandbox.Info(), WakeSandbox.Info(), ForkSandbox.Info(), SnapshotSandbox.Info(),
+		PauseSandbox.Info(), WakeSandbox.Info(), ForkSandbox.Info(), SnapshotSandbox.Info(), SwitchSandboxImage.Info(),
 		ListSnapshots.Info(), GetSnapshot.Info(), UpdateSnapshot.Info(), DeleteSnapshot.Info(),
 		TerminalTicket.Info(), SSH.Info(),
 		SandboxMetrics.Info(), SandboxLogs.Info(),

@@ -21,7 +21,7 @@ func grouped() []Old {
 		{Name: "runtime_sandboxes_manage", Action: "pause", Tool: "pause_sandbox"},
 		{Name: "runtime_sandboxes_manage", Action: "wake", Tool: "resume_sandbox"},
 		{Name: "runtime_sandboxes_manage", Action: "retention", Tool: "update_sandbox", Note: "with retention, such as 3d"},
-		{Name: "runtime_sandboxes_manage", Action: "switch-image", Note: noTemplates},
+		{Name: "runtime_sandboxes_manage", Action: "switch-image", Tool: "switch_sandbox_image"},
 		{Name: "runtime_sandboxes_inspect", Tool: "get_sandbox"},
 		{Name: "runtime_sandboxes_exec", Tool: "run_command", Note: "a list of arguments is argv; for background true call start_process"},
 		{Name: "runtime_sandboxes_process", Tool: "get_process", Note: "list_processes, read_process_output, write_process_input and signal_process are tools of their own"},

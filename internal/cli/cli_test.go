@@ -109,7 +109,7 @@ func TestAsks(t *testing.T) {
 			got = append(got, info.Name)
 		}
 	}
-	if diff := cmp.Diff([]string{"sandboxes.stop", "sandboxes.delete", "snapshots.delete", "files.remove", "images.delete", "registries.delete", "keys.revoke"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"sandboxes.stop", "sandboxes.delete", "sandboxes.switchImage", "snapshots.delete", "files.remove", "images.delete", "registries.delete", "keys.revoke"}, got); diff != "" {
 		t.Errorf("operations that ask (-want +got):\n%s", diff)
 	}
 }

@@ -176,7 +176,7 @@ type Driver interface {
 	// Create makes the sandbox's disk from its image and boots it. It returns once the kernel runs; the guest may need a moment
 	// more. A repeated Create of a running sandbox with the same or a newer generation gives its status. On failure nothing is left.
 	Create(ctx context.Context, spec Spec) (Status, error)
-	// Start boots a stopped sandbox on the disk that it kept. Of a running one it gives the status.
+	// Start boots a stopped sandbox on the disk that it kept, which is of the spec's image. Of a running one it gives the status.
 	Start(ctx context.Context, spec Spec) (Status, error)
 	// Stop ends it and keeps its disk. Of a stopped one it does nothing.
 	Stop(ctx context.Context, id string, generation int64, opts StopOptions) (Status, error)

@@ -168,9 +168,10 @@ func (s *Service) showPull(ctx context.Context, r *row, sb *api.Sandbox) {
 	}
 }
 
-// UsingImage counts the sandboxes that are not deleted and were made of an image.
+// UsingImage counts the sandboxes that are not deleted and are of an image, or are to be.
 func (s *Service) UsingImage(ctx context.Context, tx op.Tx, imageID string) (n int, err error) {
-	err = tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE image_id = $1 AND state <> 'deleted'`, imageID).Scan(&n)
+	err = tx.QueryRowContext(ctx, `SELECT (SELECT COUNT(*) FROM sandboxes WHERE image_id = $1 AND state <> 'deleted')
+		+ (SELECT COUNT(*) FROM sandbox_switches WHERE image_id = $1 AND state = 'pending')`, imageID).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count sandboxes of image: %w", err)
 	}

@@ -49,6 +49,7 @@ func (s *Service) Register(r *op.Registry) {
 	op.Handle(r, api.PauseSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentPause, Act: s.actPause})
 	op.Handle(r, api.WakeSandbox, op.Handler[api.SandboxWaitIn, api.SandboxOut]{Draft: s.draftWait, Intent: s.intentUp(verbWake), Act: s.actUp(verbWake)})
 	op.Handle(r, api.ForkSandbox, op.Handler[api.ForkSandboxIn, api.ForkSandboxOut]{Draft: s.draftFork, Intent: s.intentFork, Act: s.actFork})
+	op.Handle(r, api.SwitchSandboxImage, op.Handler[api.SwitchImageIn, api.SandboxOut]{Draft: s.draftSwitch, Intent: s.intentSwitch, Act: s.actSwitch})
 	op.Handle(r, api.DeleteSandbox, op.Handler[api.SandboxWaitIn, api.DeleteSandboxOut]{
 		Draft: s.draftDelete, Intent: s.intentDelete, Act: s.actDelete,
 	})

@@ -83,7 +83,7 @@ func (s *Service) audit(ctx context.Context) error {
 	owned := map[string]*row{}
 	for _, r := range rows {
 		owned[r.ID] = r
-		if moving(r.State) || r.Unsettled {
+		if moving(r.State) || r.Unsettled || r.switches() {
 			s.nudge(r.ID)
 		}
 	}

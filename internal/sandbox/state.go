@@ -51,6 +51,7 @@ const (
 	verbStop   verb = "stop"   //
 	verbFork   verb = "fork"   //
 	verbSnap   verb = "snap"   // snapshot
+	verbSwitch verb = "switch" // switchImage
 	verbUpdate verb = "update" // update, timeout, extend
 	verbDelete verb = "delete" //
 )
@@ -77,22 +78,22 @@ func decide(v verb, state string) answer {
 	case api.StateCreating, api.StateStarting, api.StateWaking:
 		return pick(v, map[verb]answer{
 			verbUse: wait, verbPoke: busy, verbPause: busy, verbStart: join, verbWake: join, verbStop: busy,
-			verbFork: busy, verbSnap: busy, verbUpdate: do, verbDelete: do,
+			verbFork: busy, verbSnap: busy, verbSwitch: busy, verbUpdate: do, verbDelete: do,
 		})
 	case api.StateRunning:
 		return pick(v, map[verb]answer{
 			verbUse: do, verbPoke: do, verbPause: do, verbStart: nothing, verbWake: nothing, verbStop: do,
-			verbFork: do, verbSnap: do, verbUpdate: do, verbDelete: do,
+			verbFork: do, verbSnap: do, verbSwitch: do, verbUpdate: do, verbDelete: do,
 		})
 	case api.StatePausing:
 		return pick(v, map[verb]answer{
 			verbUse: onward, verbPoke: onward, verbPause: join, verbStart: onward, verbWake: onward, verbStop: join,
-			verbFork: busy, verbSnap: busy, verbUpdate: do, verbDelete: do,
+			verbFork: busy, verbSnap: busy, verbSwitch: busy, verbUpdate: do, verbDelete: do,
 		})
 	case api.StateStopping:
 		return pick(v, map[verb]answer{
 			verbUse: onward, verbPoke: onward, verbPause: busy, verbStart: onward, verbWake: onward, verbStop: join,
-			verbFork: busy, verbSnap: busy, verbUpdate: do, verbDelete: do,
+			verbFork: busy, verbSnap: busy, verbSwitch: busy, verbUpdate: do, verbDelete: do,
 		})
 	case api.StatePaused:
 		return pick(v, map[verb]answer{
@@ -102,7 +103,7 @@ func decide(v verb, state string) answer {
 	case api.StateStopped:
 		return pick(v, map[verb]answer{
 			verbUse: boot, verbPoke: invalid, verbPause: invalid, verbStart: boot, verbStop: nothing,
-			verbFork: invalid, verbSnap: do, verbUpdate: do, verbDelete: do,
+			verbFork: invalid, verbSnap: do, verbSwitch: do, verbUpdate: do, verbDelete: do,
 		})
 	case api.StateFailed:
 		return pick(v, map[verb]answer{verbStop: nothing, verbDelete: do})
@@ -167,6 +168,8 @@ func errInvalidState(r *row, v verb) error {
 		return e.Suggest("It uses neither CPU nor memory already.")
 	case r.State == api.StateStopped && v == verbFork:
 		return e.Suggest("Start it first, or take a snapshot of its disk with snapshot_sandbox and create from that.")
+	case v == verbSwitch:
+		return e.Suggest("Wake it or stop it first: what it has in memory is of its present image.")
 	case v == verbPoke:
 		return e.Suggest("Its processes ended when it stopped. Read their output with read_process_output, or start it and a new process.")
 	default:

@@ -64,6 +64,7 @@ wake   join     join     join   nothing onward  onward   wake    invalid invalid
 stop   busy     busy     busy   do      join    join     do      nothing nothing invalid
 fork   busy     busy     busy   do      busy    busy     do      invalid invalid invalid
 snap   busy     busy     busy   do      busy    busy     do      do      invalid invalid
+switch busy     busy     busy   do      busy    busy     invalid do      invalid invalid
 update do       do       do     do      do      do       do      do      invalid invalid
 delete do       do       do     do      do      do       do      do      do      join
 `

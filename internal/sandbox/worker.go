@@ -90,6 +90,9 @@ func (s *Service) advance(ctx context.Context, id string) (settled bool, err err
 	if err != nil || r == nil {
 		return err == nil, err
 	}
+	if done, err := s.switchStep(ctx, r); done {
+		return false, err
+	}
 	switch r.State {
 	case api.StateCreating, api.StateStarting:
 		return false, s.boot(ctx, r)

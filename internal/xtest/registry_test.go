@@ -112,6 +112,10 @@ func (g *registry) example(t *testing.T, operation string) string {
 		sb := own()
 		Must(t, c, api.PauseSandbox, api.SandboxWaitIn{SandboxIn: sb})
 		return encode(t, api.SandboxWaitIn{SandboxIn: sb})
+	case api.SwitchSandboxImage.Name:
+		sb := own()
+		Must(t, c, api.StopSandbox, api.SandboxWaitIn{SandboxIn: sb})
+		return encode(t, api.SwitchImageIn{SandboxIn: sb, Template: "base"})
 	case api.ForkSandbox.Name:
 		return encode(t, api.ForkSandboxIn{SandboxIn: own(), Count: 2, Names: []string{name + ".one", name + ".two"}})
 	case api.SnapshotSandbox.Name:

@@ -164,6 +164,9 @@ func (d *Driver) bring(ctx context.Context, method string, spec runtime.Spec, cr
 		return runtime.Status{}, wrongState(st)
 	}
 	err = d.cfg.Before(ctx, method, spec.ID)
+	if !fresh && b.spec.Image != spec.Image {
+		err = errs.E(errs.InvalidInput, "the disk of sandbox %s is of image %s", spec.ID, b.spec.Image).Because("image")
+	}
 	if err == nil {
 		d.settle(b)
 		err = d.boot(b, spec, nil)

@@ -174,6 +174,9 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 	default:
 		return runtime.Status{}, errPhase(&r)
 	}
+	if r.Spec.Image != "" && r.Spec.Image != spec.Image { // its record may have been lost
+		return runtime.Status{}, errs.E(errs.InvalidInput, "the disk of sandbox %s is of another image", sb.id).Because("image")
+	}
 	if r, err = s.letGo(sb, r); err != nil {
 		return runtime.Status{}, err
 	}

@@ -14,6 +14,8 @@ func All() []op.Info {
 		Exec.Info(), StartProcess.Info(), ListProcesses.Info(), GetProcess.Info(), ProcessOutput.Info(), ProcessInput.Info(), ProcessSignal.Info(),
 		ReadFile.Info(), WriteFile.Info(), EditFile.Info(), ListFiles.Info(), StatFile.Info(), MakeDirectory.Info(), MoveFile.Info(), RemoveFile.Info(),
 		ListImages.Info(), GetImage.Info(), PullImage.Info(), TagImage.Info(), DeleteImage.Info(), SetRegistry.Info(), ListRegistries.Info(), DeleteRegistry.Info(),
+		ListVolumes.Info(), GetVolume.Info(), CreateVolume.Info(), ResizeVolume.Info(), AttachVolume.Info(), DetachVolume.Info(), DeleteVolume.Info(),
+		CreateBackup.Info(), ListBackups.Info(), GetBackup.Info(), DeleteBackup.Info(), SetBackupPolicy.Info(),
 		SearchDocs.Info(), ReadDoc.Info(), ListDocs.Info(),
 		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), ListPools.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
 	}

@@ -10,6 +10,7 @@ const (
 	SetFiles     = "files"
 	SetAccount   = "account"
 	SetTemplates = "templates"
+	SetVolumes   = "volumes"
 	SetDocs      = "docs"
 )
 

@@ -31,7 +31,7 @@ const (
 	Snapshot     Kind = "snap"
 	Volume       Kind = "vol"
 	Build        Kind = "bld"
-	Backup       Kind = "bkp"
+	Backup       Kind = "bak"
 	Layer        Kind = "lay"
 )
 

@@ -20,10 +20,12 @@ type ForkSandboxIn struct {
 // ForkSandboxOut is the output of sandboxes.fork. Items is there when status is done.
 type ForkSandboxOut struct {
 	op.WriteOut
-	Status string `json:"status" doc:"done: carried out."`
-	Ready  bool   `json:"ready" doc:"All copies answer commands."`
-	Made   int    `json:"made" doc:"How many did not fail."`
-	Items  []Copy `json:"items,omitempty"`
+	Status         string   `json:"status" doc:"done: carried out."`
+	Ready          bool     `json:"ready" doc:"All copies answer commands."`
+	Made           int      `json:"made" doc:"How many did not fail."`
+	Items          []Copy   `json:"items,omitempty"`
+	WithoutVolumes []string `json:"withoutVolumes,omitempty"`
+	Message        string   `json:"message,omitempty"`
 }
 
 // Copy is one copy that a fork made.

@@ -100,6 +100,7 @@ type CreateSandboxIn struct {
 	Resources        *ResourcesIn      `json:"resources,omitempty"`
 	Size             string            `json:"size,omitempty" enum:"small,large" doc:"Instead of resources: small is 0.5 vCPU and 1 GiB, large 1.5 vCPU and 3 GiB."`
 	Network          *NetworkIn        `json:"network,omitempty"`
+	Volumes          []VolumeMount     `json:"volumes,omitempty" maxitems:"16"`
 	WorkspaceID      string            `json:"workspaceId,omitempty" id:"ws" doc:"The credential's own where absent."`
 }
 
@@ -144,10 +145,12 @@ type SandboxWaitIn struct {
 
 // GetSandboxOut is the output of sandboxes.get.
 type GetSandboxOut struct {
-	Sandbox       Sandbox        `json:"sandbox"`
-	Storage       *Storage       `json:"storage,omitempty"`
-	Lifetime      *Lifetime      `json:"lifetime,omitempty"`
-	RecoveryPoint *RecoveryPoint `json:"recoveryPoint,omitempty"`
+	Sandbox        Sandbox         `json:"sandbox"`
+	Storage        *Storage        `json:"storage,omitempty"`
+	Volumes        []SandboxVolume `json:"volumes,omitempty"`
+	WithoutVolumes []string        `json:"withoutVolumes,omitempty" doc:"Left out of it as a copy."`
+	Lifetime       *Lifetime       `json:"lifetime,omitempty"`
+	RecoveryPoint  *RecoveryPoint  `json:"recoveryPoint,omitempty"`
 }
 
 // Storage is what a sandbox's disk holds.

@@ -23,24 +23,25 @@ const (
 
 // Snapshot is a moment of a sandbox that is kept. What it holds never changes.
 type Snapshot struct {
-	ID          string            `json:"id" doc:"snap_ and 20 characters."`
-	Name        string            `json:"name,omitempty" doc:"Unique in the workspace."`
-	State       string            `json:"state" doc:"creating, ready, failed, deleting."`
-	Error       string            `json:"error,omitempty" doc:"Why it failed."`
-	Mode        string            `json:"mode" doc:"memory or disk."`
-	SandboxID   string            `json:"sandboxId" doc:"It may be deleted."`
-	Template    string            `json:"template"`
-	Image       string            `json:"image,omitempty"`
-	WorkspaceID string            `json:"workspaceId"`
-	Resources   Resources         `json:"resources"`
-	Network     Network           `json:"network"`
-	Metadata    map[string]string `json:"metadata" doc:"Your labels."`
-	DiskMiB     float64           `json:"diskMiB"`
-	MemoryMiB   float64           `json:"memoryMiB"`
-	Stored      bool              `json:"stored" doc:"Off its node too."`
-	CreatedAt   time.Time         `json:"createdAt"`
-	TakenAt     *time.Time        `json:"takenAt,omitempty"`
-	CreatedBy   op.CreatedBy      `json:"createdBy"`
+	ID             string            `json:"id" doc:"snap_ and 20 characters."`
+	Name           string            `json:"name,omitempty" doc:"Unique in the workspace."`
+	State          string            `json:"state" doc:"creating, ready, failed, deleting."`
+	Error          string            `json:"error,omitempty" doc:"Why it failed."`
+	Mode           string            `json:"mode" doc:"memory or disk."`
+	SandboxID      string            `json:"sandboxId" doc:"It may be deleted."`
+	Template       string            `json:"template"`
+	Image          string            `json:"image,omitempty"`
+	WorkspaceID    string            `json:"workspaceId"`
+	Resources      Resources         `json:"resources"`
+	Network        Network           `json:"network"`
+	Metadata       map[string]string `json:"metadata" doc:"Your labels."`
+	DiskMiB        float64           `json:"diskMiB"`
+	MemoryMiB      float64           `json:"memoryMiB"`
+	Stored         bool              `json:"stored" doc:"Off its node too."`
+	WithoutVolumes []string          `json:"withoutVolumes,omitempty"`
+	CreatedAt      time.Time         `json:"createdAt"`
+	TakenAt        *time.Time        `json:"takenAt,omitempty"`
+	CreatedBy      op.CreatedBy      `json:"createdBy"`
 }
 
 // SnapshotSandboxIn is the input of sandboxes.snapshot.
@@ -59,6 +60,7 @@ type SnapshotOut struct {
 	Status   string    `json:"status" doc:"done: carried out."`
 	Ready    bool      `json:"ready" doc:"Sandboxes can be made of it."`
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
+	Message  string    `json:"message,omitempty"`
 }
 
 // SnapshotIn names one snapshot.

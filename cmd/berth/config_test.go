@@ -66,7 +66,7 @@ func TestKeysOfLimits(t *testing.T) {
 		if k.Path != "limits" {
 			continue
 		}
-		for _, want := range []string{quota.SandboxesRunning, quota.SandboxesTotal, quota.VCPURunning, quota.MemoryRunning, quota.DiskTotal, quota.DiskMin, quota.DiskMax, quota.CallsPerMinute} {
+		for _, want := range []string{quota.SandboxesRunning, quota.SandboxesTotal, quota.VCPURunning, quota.MemoryRunning, quota.DiskTotal, quota.VolumesTotal, quota.DiskMin, quota.DiskMax, quota.CallsPerMinute} {
 			if !strings.Contains(strings.Join(k.Keys, " "), want) {
 				t.Errorf("the file cannot name %s", want)
 			}

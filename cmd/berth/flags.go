@@ -78,7 +78,7 @@ func (s *settings) plane(log *slog.Logger) (controlplane.Config, error) {
 
 // machineLimits are the quotas of an organization on one machine. Memory may be promised four times over: it is a limit of each sandbox, and most use little.
 func machineLimits() map[string]int64 {
-	limits := map[string]int64{quota.SandboxesRunning: 100, quota.SandboxesTotal: 1000}
+	limits := map[string]int64{quota.SandboxesRunning: 100, quota.SandboxesTotal: 1000, quota.VolumesTotal: 1000}
 	var si unix.Sysinfo_t
 	if err := unix.Sysinfo(&si); err == nil {
 		limits[quota.MemoryRunning] = int64(si.Totalram) * int64(si.Unit) >> 20 * 4 //nolint:gosec // far below the largest number

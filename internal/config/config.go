@@ -26,7 +26,7 @@ type Config struct {
 	Calls           Calls            `json:"calls" doc:"Limits of one caller."`
 	Sandboxes       Sandboxes        `json:"sandboxes" doc:"What a create of a sandbox leaves out."`
 	Keep            Keep             `json:"keep" doc:"How long records outlive what they tell of."`
-	Limits          map[string]int64 `json:"limits" flag:"limit" min:"-1" keys:"sandboxes.running,sandboxes.total,vcpu.running,memory.running,disk.total,disk.perSandboxMin,disk.perSandboxMax,calls.perMinute" doc:"Quotas of an organization that has none of its own: sandboxes.running, sandboxes.total, vcpu.running (thousandths), memory.running (MiB), disk.total (GiB), disk.perSandboxMin and disk.perSandboxMax (GiB), calls.perMinute. -1 is none." shown:"100 running, 1000 in all, four times this machine's memory, disks of 10 to 30 GiB"`
+	Limits          map[string]int64 `json:"limits" flag:"limit" min:"-1" keys:"sandboxes.running,sandboxes.total,vcpu.running,memory.running,disk.total,volumes.total,disk.perSandboxMin,disk.perSandboxMax,calls.perMinute" doc:"Quotas of an organization that has none of its own: sandboxes.running, sandboxes.total, vcpu.running (thousandths), memory.running (MiB), disk.total (GiB, volumes too), volumes.total, disk.perSandboxMin and disk.perSandboxMax (GiB), calls.perMinute. -1 is none." shown:"100 running, 1000 in all, 1000 volumes, four times this machine's memory, disks of 10 to 30 GiB"`
 	Images          Images           `json:"images" doc:"What sandboxes start from."`
 	Node            Node             `json:"node" doc:"This machine as the node that runs sandboxes."`
 	Log             Log              `json:"log" doc:"What the server writes to standard error."`

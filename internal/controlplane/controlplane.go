@@ -38,6 +38,7 @@ import (
 	"github.com/berthrun/berth/internal/sandbox"
 	"github.com/berthrun/berth/internal/snapshot"
 	"github.com/berthrun/berth/internal/terminal"
+	"github.com/berthrun/berth/internal/volume"
 )
 
 // Config says what a control plane runs on. Useful zero values: only Database, Blobs and Node are needed.
@@ -134,6 +135,7 @@ type Plane struct {
 	images    *image.Service
 	saves     *saves.Keeper
 	snapshots *snapshot.Service
+	volumes   *volume.Service
 	quota     *quota.Service
 	events    *event.Log
 	audit     *audit.Log
@@ -206,11 +208,13 @@ func (p *Plane) services() error {
 	})
 	processes.Sandboxes = p.sandboxes
 	p.openSnapshots()
+	p.openVolumes()
 	p.quota.Count(p.sandboxes.Count)
 
 	p.registry = op.NewRegistry()
 	p.sandboxes.Register(p.registry)
 	p.snapshots.Register(p.registry)
+	p.volumes.Register(p.registry)
 	processes.Register(p.registry)
 	file.New(p.sandboxes).Register(p.registry)
 	p.images.Register(p.registry)
@@ -311,7 +315,7 @@ func (p *Plane) ready(ctx context.Context) error {
 func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
+		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.volumes.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
 		p.saves.Vault.Run,
 	} {
 		g.Go(func() error { return run(ctx) })

@@ -24,7 +24,8 @@ const (
 	SandboxesTotal   = "sandboxes.total"
 	VCPURunning      = "vcpu.running"   // mCPU
 	MemoryRunning    = "memory.running" // MiB
-	DiskTotal        = "disk.total"     // GiB, in full while stopped
+	DiskTotal        = "disk.total"     // GiB, of sandboxes in full while stopped, and of volumes
+	VolumesTotal     = "volumes.total"
 )
 
 // The keys of limits that are not counted.
@@ -43,6 +44,7 @@ var units = []struct{ key, unit string }{
 	{VCPURunning, "mCPU"},
 	{MemoryRunning, "MiB"},
 	{DiskTotal, "GiB"},
+	{VolumesTotal, "count"},
 }
 
 // Counter counts what an organization has of the keys that an area takes. It names each of its keys, with 0 where there is nothing.

@@ -66,6 +66,9 @@ func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, er
 	if err := s.setIdling(r, in); err != nil {
 		return nil, err
 	}
+	if err := s.setVolumes(r, in); err != nil {
+		return nil, err
+	}
 	if in.SnapshotID != "" || in.FromDisk {
 		return r, s.setSnapshot(ctx, r, in)
 	}
@@ -194,7 +197,10 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 		w.taken = r
 	}
 	d.Resource = r.resource()
-	return s.insertTx(ctx, tx, r)
+	if err := s.insertTx(ctx, tx, r); err != nil || !r.mounted {
+		return err
+	}
+	return s.Volumes.Attach(ctx, tx, r.OrgID, r.ID, in.Volumes)
 }
 
 // insertTx makes the row of a new sandbox, with what it takes from the quotas and the event that tells of it.
@@ -253,6 +259,13 @@ func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.
 	out.Woke = woke
 	if w.existed {
 		out.Existed, out.Differs = true, differs(in, w.row, r)
+		same, err := s.hasVolumes(ctx, r.ID, in.Volumes)
+		if err != nil {
+			return nil, err
+		}
+		if !same {
+			out.Differs = append(out.Differs, "volumes")
+		}
 	}
 	return out, nil
 }

@@ -75,8 +75,14 @@ func (s *Service) intentFork(ctx context.Context, tx op.Tx, in *api.ForkSandboxI
 		if err != nil {
 			return err
 		}
+		without, err := s.volumeNames(ctx, tx, r.ID)
+		if err != nil {
+			return err
+		}
 		for i, name := range names {
 			c := s.copyOf(ctx, r, name, saveOf(d))
+			// Memory in which volumes are mounted does not come back without them: the copies boot.
+			c.WithoutVolumes, c.FromDisk = without, len(without) > 0
 			c.CreatedAt += int64(i) // in their order
 			if err := s.insertTx(ctx, tx, c); err != nil {
 				return err
@@ -141,6 +147,9 @@ func (s *Service) actFork(ctx context.Context, in *api.ForkSandboxIn, d *op.Draf
 		s.nudge(r.ID)
 	}
 	out := &api.ForkSandboxOut{Status: "done", Ready: true}
+	if len(rows) > 0 && rows[0].FromDisk {
+		out.WithoutVolumes, out.Message = rows[0].WithoutVolumes, withoutVolumes(rows[0].WithoutVolumes, "each copy booted on the files of the sandbox's own disk, without its memory and processes")
+	}
 	var failed *row
 	for _, r := range rows {
 		r, err := s.settle(ctx, r.ID, time.Until(until))

@@ -33,6 +33,9 @@ func (s *Service) HoldForSnapshot(ctx context.Context, tx op.Tx, id, snapshot st
 			Template: r.Template, Image: r.Image, ImageRef: r.ImageRef, ImageID: r.ImageID, Resources: r.spec().Resources, Memory: r.State != api.StateStopped,
 			Internet: r.Internet, Env: r.Env, GuestToken: r.GuestToken,
 		}
+		if held.Volumes, err = s.volumeNames(ctx, tx, r.ID); err != nil {
+			return err
+		}
 		return s.store.hold(ctx, tx, r, snapshot)
 	})
 	return held, err

@@ -95,6 +95,10 @@ func (s *Service) actGet(ctx context.Context, in *api.SandboxIn, _ *op.Draft) (*
 	sb.Usage = s.reading(ctx, r)
 	s.showPull(ctx, r, &sb)
 	out := &api.GetSandboxOut{Sandbox: sb, Lifetime: s.lifetime(r), RecoveryPoint: recoveryPoint(r)}
+	if out.Volumes, err = s.showVolumes(ctx, r); err != nil {
+		return nil, err
+	}
+	out.WithoutVolumes = r.WithoutVolumes
 	out.Storage, err = s.storage(ctx, r, sb.Usage)
 	return out, err
 }

@@ -23,7 +23,8 @@ type Snapshot struct {
 	Memory                             bool // it keeps memory
 	Internet                           bool
 	Env                                map[string]string
-	GuestToken                         string // of the guest in it
+	GuestToken                         string   // of the guest in it
+	Volumes                            []string // names of those that the sandbox had; they are not in it
 }
 
 // Snapshots gives what sandboxes are made of. A snapshot's save on a node has its id as its name.
@@ -54,7 +55,11 @@ func (s *Service) setSnapshot(ctx context.Context, r *row, in *api.CreateSandbox
 		return unsupported("restoring memory").(*errs.Error).Suggest("Pass fromDisk: true to boot on the snapshot's files.")
 	}
 	r.Template, r.Image, r.ImageRef, r.ImageID = snap.Template, snap.Image, snap.ImageRef, snap.ImageID
-	r.SnapshotID, r.SaveName, r.FromDisk = in.SnapshotID, in.SnapshotID, in.FromDisk
+	r.SnapshotID, r.SaveName, r.FromDisk, r.WithoutVolumes = in.SnapshotID, in.SnapshotID, in.FromDisk, snap.Volumes
+	if r.mounted && snap.Memory && !in.FromDisk {
+		return errs.E(errs.InvalidInput, "a snapshot with memory does not come back with volumes").Because("volumes").
+			Suggest("Pass fromDisk: true, to boot on its files with the volumes, or leave volumes out.").With("path", "volumes")
+	}
 	if snap.Memory && !in.FromDisk {
 		r.SaveToken = snap.GuestToken
 	}
@@ -168,7 +173,12 @@ func (s *Service) saveFork(ctx context.Context, source, name string) error {
 	if r == nil || r.OpID != name {
 		return nil // it was made before
 	}
-	_, err = s.save(ctx, source, name, runtime.SaveOptions{Memory: true, Brief: true})
+	copies, err := s.store.ofSave(ctx, s.DB, name)
+	if err != nil {
+		return err
+	}
+	memory := len(copies) == 0 || !copies[0].FromDisk
+	_, err = s.save(ctx, source, name, runtime.SaveOptions{Memory: memory, Brief: true})
 	if errs.Is(err, errs.HostUnavailable) || errors.Is(err, context.Canceled) {
 		return err // the node comes back, or the next server does it
 	}

@@ -35,9 +35,9 @@ func (r *row) kind() ReadyKind {
 	return ReadyKind{Image: r.Image, VCPUMilli: r.VCPUMilli, MemoryMiB: r.MemoryMiB, DiskGiB: r.DiskGiB, Internet: r.Internet}
 }
 
-// ordinary reports whether a new sandbox comes up as every one of its image does: it may be one that was booted before.
+// ordinary reports whether a new sandbox comes up as every one of its image does: it may be one that was booted before. One with volumes has to boot with them.
 func (s *Service) ordinary(r *row) bool {
-	return s.Ready != nil && r.Image != "" && r.SaveName == "" && r.ForkedFrom == ""
+	return s.Ready != nil && r.Image != "" && r.SaveName == "" && r.ForkedFrom == "" && !r.mounted
 }
 
 // claim makes a new row that of a ready sandbox where there is one; else it names what it may be brought back from.

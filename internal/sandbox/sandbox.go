@@ -94,6 +94,8 @@ type Config struct {
 	Largest func(ctx context.Context) (cores float64, memoryMiB int64, err error)
 	// Snapshots gives what sandboxes are made of; nil: there are none.
 	Snapshots Snapshots
+	// Volumes are disks that sandboxes have beside their own; nil: there are none.
+	Volumes Volumes
 	// FrozenFor is how long a sandbox that paused for being idle stays in memory before it goes to disk; it goes at once where 0.
 	FrozenFor time.Duration
 	// Short reports whether the node has little memory left. Nil: never.

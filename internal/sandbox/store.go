@@ -43,7 +43,9 @@ type row struct {
 	OpID                            string // of the fork or snapshot under way
 	Origin
 
-	cause string // of the transition under way, for its event; not stored
+	WithoutVolumes []string // names of those that the sandbox had which it is a copy of
+	mounted        bool     // it is made with volumes; not stored
+	cause          string   // of the transition under way, for its event; not stored
 }
 
 // Origin is the save that a sandbox is made of; all empty where it is made of an image.
@@ -56,7 +58,7 @@ type Origin struct {
 const columns = `id, org_id, workspace_id, name, state, generation, boot_generation, node_id, template, image, vcpu_milli, memory_mib, disk_gib,
 	internet, env, metadata, idle_seconds, on_idle, on_expiry, auto_wake, wake_on_timers, persist, guest_token, created_by, principal_id,
 	created_at, state_at, started_at, ended_at, ttl_seconds, expires_at, active_at, stop_reason, error, retention_seconds, image_ref, image_id,
-	depth, pause_reason, wake_error, timer_at, unsettled, op_id, forked_from, snapshot_id, save_name, save_token, from_disk`
+	depth, pause_reason, wake_error, timer_at, unsettled, op_id, forked_from, snapshot_id, save_name, save_token, from_disk, without_volumes`
 
 type store struct{}
 
@@ -64,16 +66,16 @@ type scanner interface{ Scan(dest ...any) error }
 
 func scan(s scanner) (*row, error) {
 	var r row
-	var env, metadata, by string
+	var env, metadata, by, without string
 	err := s.Scan(&r.ID, &r.OrgID, &r.WorkspaceID, &r.Name, &r.State, &r.Generation, &r.BootGeneration, &r.NodeID, &r.Template, &r.Image,
 		&r.VCPUMilli, &r.MemoryMiB, &r.DiskGiB, &r.Internet, &env, &metadata, &r.IdleSeconds, &r.OnIdle, &r.OnExpiry, &r.AutoWake,
 		&r.WakeOnTimers, &r.Persist, &r.GuestToken, &by, &r.PrincipalID, &r.CreatedAt, &r.StateAt, &r.StartedAt, &r.EndedAt, &r.TTLSeconds, &r.ExpiresAt,
 		&r.ActiveAt, &r.StopReason, &r.Error, &r.RetentionSeconds, &r.ImageRef, &r.ImageID,
-		&r.Depth, &r.PauseReason, &r.WakeError, &r.TimerAt, &r.Unsettled, &r.OpID, &r.ForkedFrom, &r.SnapshotID, &r.SaveName, &r.SaveToken, &r.FromDisk)
+		&r.Depth, &r.PauseReason, &r.WakeError, &r.TimerAt, &r.Unsettled, &r.OpID, &r.ForkedFrom, &r.SnapshotID, &r.SaveName, &r.SaveToken, &r.FromDisk, &without)
 	if err != nil {
 		return nil, err
 	}
-	for into, text := range map[any]string{&r.Env: env, &r.Metadata: metadata, &r.CreatedBy: by} { // by where it goes: two may hold the same
+	for into, text := range map[any]string{&r.Env: env, &r.Metadata: metadata, &r.CreatedBy: by, &r.WithoutVolumes: without} { // by where it goes: two may hold the same
 		if err := json.Unmarshal([]byte(text), into); err != nil {
 			return nil, fmt.Errorf("read sandbox %s: %w", r.ID, err)
 		}
@@ -112,10 +114,14 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 	if err != nil {
 		return err
 	}
+	without, err := namesText(r.WithoutVolumes)
+	if err != nil {
+		return err
+	}
 	res, err := insertInto(ctx, tx, r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Generation, r.BootGeneration, r.NodeID, r.Template, r.Image, r.VCPUMilli, r.MemoryMiB,
 		r.DiskGiB, flag(r.Internet), env, metadata, r.IdleSeconds, r.OnIdle, r.OnExpiry, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist),
 		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error, r.RetentionSeconds, r.ImageRef, r.ImageID,
-		r.Depth, r.PauseReason, r.WakeError, r.TimerAt, flag(r.Unsettled), r.OpID, r.ForkedFrom, r.SnapshotID, r.SaveName, r.SaveToken, flag(r.FromDisk))
+		r.Depth, r.PauseReason, r.WakeError, r.TimerAt, flag(r.Unsettled), r.OpID, r.ForkedFrom, r.SnapshotID, r.SaveName, r.SaveToken, flag(r.FromDisk), without)
 	if err != nil {
 		return fmt.Errorf("insert sandbox: %w", err)
 	}

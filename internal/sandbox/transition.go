@@ -42,6 +42,11 @@ func (s *Service) moveTx(ctx context.Context, tx op.Tx, r *row, to string) error
 	if err := s.Quota.Take(ctx, tx, r.OrgID, r.usageDelta(from, to)); err != nil {
 		return err
 	}
+	if s.Volumes != nil && (to == api.StateDeleted || to == api.StateFailed) { // the node has nothing of it
+		if err := s.Volumes.Release(ctx, tx, r.ID); err != nil {
+			return err
+		}
+	}
 	s.DB.NotifyAfter(tx, topic(r.ID))
 	data := map[string]any{"from": from, "to": to, "generation": r.Generation}
 	switch {

@@ -113,7 +113,11 @@ func (s *Service) wakeUp(ctx context.Context, r *row) error {
 	deadline := db.Time(r.StateAt).Add(s.BootTimeout)
 	wctx, cancel := context.WithTimeout(ctx, max(deadline.Sub(s.Now()), time.Second))
 	defer cancel()
-	if _, err := s.Driver.Wake(wctx, r.spec()); err != nil {
+	spec, err := s.specOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Driver.Wake(wctx, spec); err != nil {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err() // interrupted: the sandbox goes another way
@@ -122,7 +126,7 @@ func (s *Service) wakeUp(ctx context.Context, r *row) error {
 		}
 		return s.sleepOn(ctx, r, err)
 	}
-	err := s.greet(wctx, r)
+	err = s.greet(wctx, r)
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:

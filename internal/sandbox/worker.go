@@ -226,18 +226,21 @@ func (s *Service) booted(r *row, failed bool) {
 }
 
 func (s *Service) bring(ctx context.Context, r *row) error {
-	var err error
+	spec, err := s.specOf(ctx, r)
+	if err != nil {
+		return err
+	}
 	switch {
 	case r.State == api.StateStarting:
-		_, err = s.Driver.Start(ctx, r.spec())
+		_, err = s.Driver.Start(ctx, spec)
 	case r.seeded():
 		err = s.fromSeed(ctx, r)
 	case r.SaveName != "":
-		_, err = s.Driver.Clone(ctx, r.spec(), r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
+		_, err = s.Driver.Clone(ctx, spec, r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
 	default:
-		_, err = s.Driver.Create(ctx, r.spec())
+		_, err = s.Driver.Create(ctx, spec)
 		if r.SaveToken != "" && errs.Is(err, errs.AlreadyExists) { // it was ready, and has died since
-			_, err = s.Driver.Start(ctx, r.spec())
+			_, err = s.Driver.Start(ctx, spec)
 		}
 	}
 	if err != nil {

@@ -113,6 +113,11 @@ func (s *Service) intentTake(ctx context.Context, tx op.Tx, in *api.SnapshotSand
 	}
 	mode := in.Mode
 	switch {
+	case mode == api.ModeMemory && len(src.Volumes) > 0:
+		return errs.E(errs.InvalidState, "the memory of a sandbox with volumes cannot be kept: volumes are not copied").Because("volumes").
+			Suggest("Take the snapshot with mode disk; it then has the sandbox's own disk, without what is on the volumes.").With("volumes", src.Volumes)
+	case mode == "" && len(src.Volumes) > 0:
+		mode = api.ModeDisk
 	case mode == api.ModeMemory && !src.Memory:
 		return errs.E(errs.InvalidState, "a stopped sandbox has no memory to keep").Because("stopped").Suggest("Take the snapshot with mode disk.").With("state", api.StateStopped)
 	case mode == "" && src.Memory && can.Memory:

@@ -6,6 +6,7 @@ package snapshot
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +24,8 @@ type Source struct {
 	Memory                             bool // there is memory, not a disk alone
 	Internet                           bool
 	Env                                map[string]string
-	GuestToken                         string // of the guest in it
+	GuestToken                         string   // of the guest in it
+	Volumes                            []string // names of those that the sandbox had; they are not in it
 }
 
 // Sandboxes gives the sandboxes that snapshots are made of.
@@ -151,7 +153,7 @@ func (r *row) show() api.Snapshot {
 	return api.Snapshot{
 		ID: r.ID, Name: r.Name, State: r.State, Error: r.Error, Mode: r.Mode, SandboxID: r.SandboxID, Template: r.Template, Image: r.ImageRef, WorkspaceID: r.WorkspaceID,
 		Resources: api.Resources{VCPU: r.Resources.VCPU, MemoryMiB: r.Resources.MemoryMiB, DiskGiB: &disk}, Network: api.Network{Internet: r.Internet},
-		Metadata: r.Metadata, DiskMiB: float64(r.DiskBytes) / (1 << 20), MemoryMiB: float64(r.MemBytes) / (1 << 20), Stored: r.Stored,
+		Metadata: r.Metadata, DiskMiB: float64(r.DiskBytes) / (1 << 20), MemoryMiB: float64(r.MemBytes) / (1 << 20), Stored: r.Stored, WithoutVolumes: r.Volumes,
 		CreatedAt: db.Time(r.CreatedAt), TakenAt: timeOf(r.TakenAt), CreatedBy: r.CreatedBy,
 	}
 }
@@ -166,7 +168,11 @@ func timeOf(us int64) *time.Time {
 
 func out(r *row) *api.SnapshotOut {
 	sn := r.show()
-	return &api.SnapshotOut{Status: "done", Ready: r.State == api.SnapshotReady, Snapshot: &sn}
+	out := &api.SnapshotOut{Status: "done", Ready: r.State == api.SnapshotReady, Snapshot: &sn}
+	if len(r.Volumes) > 0 {
+		out.Message = "it holds the sandbox's own disk alone, without its memory and without what is on its volumes: " + strings.Join(r.Volumes, ", ") + "; back a volume up to keep that"
+	}
+	return out
 }
 
 func errNotFound(id string) error {

@@ -17,20 +17,20 @@ import (
 type store struct{}
 
 const columns = `id, org_id, workspace_id, name, state, error, mode, sandbox_id, template, image, image_ref, image_id, vcpu_milli, memory_mib, disk_gib,
-	internet, env, metadata, guest_token, disk_bytes, memory_bytes, stored, taken_at, created_by, principal_id, created_at, state_at`
+	internet, env, metadata, guest_token, disk_bytes, memory_bytes, stored, taken_at, created_by, principal_id, created_at, state_at, without_volumes`
 
 func scan(s interface{ Scan(...any) error }) (*row, error) {
 	var r row
-	var env, metadata, by string
+	var env, metadata, by, without string
 	err := s.Scan(&r.ID, &r.OrgID, &r.WorkspaceID, &r.Name, &r.State, &r.Error, &r.Mode, &r.SandboxID, &r.Template, &r.Image, &r.ImageRef, &r.ImageID,
 		&r.vcpu, &r.memory, &r.diskGiB, &r.Internet, &env, &metadata, &r.GuestToken, &r.DiskBytes, &r.MemBytes, &r.Stored, &r.TakenAt, &by, &r.PrincipalID,
-		&r.CreatedAt, &r.StateAt)
+		&r.CreatedAt, &r.StateAt, &without)
 	if err != nil {
 		return nil, err
 	}
 	r.Resources = runtime.Resources{VCPU: float64(r.vcpu) / 1000, MemoryMiB: r.memory, DiskGiB: r.diskGiB}
 	r.Memory = r.Mode == api.ModeMemory
-	for into, text := range map[any]string{&r.Env: env, &r.Metadata: metadata, &r.CreatedBy: by} {
+	for into, text := range map[any]string{&r.Env: env, &r.Metadata: metadata, &r.CreatedBy: by, &r.Volumes: without} {
 		if err := json.Unmarshal([]byte(text), into); err != nil {
 			return nil, fmt.Errorf("read snapshot %s: %w", r.ID, err)
 		}
@@ -64,11 +64,15 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 	if err != nil {
 		return fmt.Errorf("encode snapshot: %w", err)
 	}
+	without, err := json.Marshal(append([]string{}, r.Volumes...))
+	if err != nil {
+		return fmt.Errorf("encode snapshot: %w", err)
+	}
 	res, err := tx.ExecContext(ctx, `INSERT INTO snapshots (`+columns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-		$20, $21, $22, $23, $24, $25, $26, $27) ON CONFLICT DO NOTHING`,
+		$20, $21, $22, $23, $24, $25, $26, $27, $28) ON CONFLICT DO NOTHING`,
 		r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Error, r.Mode, r.SandboxID, r.Template, r.Image, r.ImageRef, r.ImageID, int64(r.Resources.VCPU*1000+0.5),
 		r.Resources.MemoryMiB, r.Resources.DiskGiB, flag(r.Internet), env, metadata, r.GuestToken, r.DiskBytes, r.MemBytes, flag(r.Stored), r.TakenAt, string(by),
-		r.PrincipalID, r.CreatedAt, r.StateAt)
+		r.PrincipalID, r.CreatedAt, r.StateAt, string(without))
 	if err != nil {
 		return fmt.Errorf("insert snapshot: %w", err)
 	}

@@ -224,4 +224,3 @@ func (s *Service) intentDetach(ctx context.Context, tx op.Tx, in *api.DetachVolu
 	}
 	return s.detach(ctx, tx, in.SandboxID, in.VolumeID)
 }
-

@@ -29,14 +29,18 @@ func (s *Service) Register(r *op.Registry) {
 	})
 	op.Handle(r, api.CreateVolume, op.Handler[api.CreateVolumeIn, api.VolumeOut]{Draft: s.draftCreate, Intent: s.intentCreate, Act: s.actCreate})
 	op.Handle(r, api.ResizeVolume, op.Handler[api.ResizeVolumeIn, api.VolumeOut]{Draft: s.draftResize, Intent: s.intentResize, Act: s.actResize})
-	op.Handle(r, api.AttachVolume, op.Handler[api.AttachVolumeIn, api.VolumeOut]{Draft: s.draftAttach, Intent: s.intentAttach,
+	op.Handle(r, api.AttachVolume, op.Handler[api.AttachVolumeIn, api.VolumeOut]{
+		Draft: s.draftAttach, Intent: s.intentAttach,
 		Act: func(ctx context.Context, in *api.AttachVolumeIn, _ *op.Draft) (*api.VolumeOut, error) {
 			return s.actOut(ctx, in.VolumeID)
-		}})
-	op.Handle(r, api.DetachVolume, op.Handler[api.DetachVolumeIn, api.VolumeOut]{Draft: s.draftDetach, Intent: s.intentDetach,
+		},
+	})
+	op.Handle(r, api.DetachVolume, op.Handler[api.DetachVolumeIn, api.VolumeOut]{
+		Draft: s.draftDetach, Intent: s.intentDetach,
 		Act: func(ctx context.Context, in *api.DetachVolumeIn, _ *op.Draft) (*api.VolumeOut, error) {
 			return s.actOut(ctx, in.VolumeID)
-		}})
+		},
+	})
 	op.Handle(r, api.DeleteVolume, op.Handler[api.DeleteVolumeIn, api.DeleteVolumeOut]{Draft: s.draftDelete, Intent: s.intentDelete, Act: s.actDelete})
 	s.registerBackups(r)
 }

@@ -242,4 +242,3 @@ func flag(b bool) int {
 	}
 	return 0
 }
-

@@ -15,7 +15,7 @@ type UploadFileOut struct {
 	Bytes   int64  `json:"bytes" doc:"Received, of all files."`
 	Entries int    `json:"entries,omitempty" doc:"Of a folder: files, directories and symlinks that were made."`
 	Created bool   `json:"created"`
-	Woke    string `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke    string `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // TarType is the media type under which a folder travels.

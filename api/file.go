@@ -48,7 +48,7 @@ type ReadFileOut struct {
 	Lines      int64   `json:"lines,omitempty" doc:"Of a read by lines: how many these are."`
 	Cursor     *string `json:"cursor" null:"true" doc:"For the next part; null at the end."`
 	File       File    `json:"file"`
-	Woke       string  `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke       string  `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // WriteFileIn is the input of files.write.
@@ -68,7 +68,7 @@ type WriteFileOut struct {
 	File    File   `json:"file"`
 	SHA256  string `json:"sha256" doc:"Of the whole file, read back."`
 	Created bool   `json:"created"`
-	Woke    string `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke    string `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // EditFileIn is the input of files.edit.
@@ -87,7 +87,7 @@ type EditFileOut struct {
 	File     File   `json:"file"`
 	SHA256   string `json:"sha256"`
 	Replaced int    `json:"replaced"`
-	Woke     string `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke     string `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // ListFilesIn is the input of files.list.
@@ -105,13 +105,13 @@ type ListFilesIn struct {
 type ListFilesOut struct {
 	op.PageOut
 	Items []File `json:"items"`
-	Woke  string `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke  string `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // StatFileOut is the output of files.stat.
 type StatFileOut struct {
 	File File   `json:"file"`
-	Woke string `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke string `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // MakeDirectoryIn is the input of files.mkdir.
@@ -125,7 +125,7 @@ type MakeDirectoryIn struct {
 type FileOut struct {
 	op.WriteOut
 	File File   `json:"file"`
-	Woke string `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke string `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // MoveFileIn is the input of files.move.
@@ -149,7 +149,7 @@ type RemoveFileIn struct {
 type RemoveFileOut struct {
 	op.WriteOut
 	Removed bool   `json:"removed" doc:"False: there was nothing."`
-	Woke    string `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke    string `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // The operations on files.

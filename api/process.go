@@ -46,7 +46,7 @@ type ExecOut struct {
 	OutputCut   *OutputCut `json:"outputCut,omitempty" doc:"How many characters of each stream are left out."`
 	ProcessID   string     `json:"processId" doc:"When it still runs or output is left out, read_process_output gives the rest."`
 	DurationMS  int64      `json:"durationMs"`
-	Woke        string     `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke        string     `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // Process is one process in a sandbox.
@@ -85,7 +85,7 @@ type StartProcessIn struct {
 type ProcessOut struct {
 	op.WriteOut
 	Process Process `json:"process"`
-	Woke    string  `json:"woke,omitempty" doc:"The sandbox was started for this call: boot or memory."`
+	Woke    string  `json:"woke,omitempty" doc:"boot or memory, where it started the sandbox."`
 }
 
 // ProcessIn names one process.

@@ -113,8 +113,8 @@ type NetworkIn struct {
 type SandboxOut struct {
 	op.WriteOut
 	Status  string   `json:"status" doc:"done: carried out."`
-	Ready   bool     `json:"ready" doc:"It answers commands. Until then they say BUSY with retryAfterMs."`
-	Woke    string   `json:"woke,omitempty" doc:"boot or memory, where this call started it."`
+	Ready   bool     `json:"ready" doc:"It answers commands; until then they say BUSY."`
+	Woke    string   `json:"woke,omitempty" doc:"boot or memory, where it started it."`
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
 }
 

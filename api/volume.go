@@ -51,7 +51,7 @@ type CopyProgress struct {
 
 // VolumeMount asks for a volume in a sandbox.
 type VolumeMount struct {
-	Volume   string `json:"volume" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Name or id."`
+	Volume   string `json:"volume" minlen:"1" maxlen:"63" doc:"Name or id."`
 	Path     string `json:"path,omitempty" maxlen:"1024" doc:"/volumes/NAME where absent."`
 	ReadOnly bool   `json:"readOnly,omitempty"`
 }

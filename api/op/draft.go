@@ -49,13 +49,13 @@ type CreatedBy struct {
 
 // WriteIn is embedded by the input of every write.
 type WriteIn struct {
-	IdempotencyKey string `json:"idempotencyKey,omitempty" pattern:"^[A-Za-z0-9._:-]{1,128}$" doc:"Of your choice, unique: the same key and input again give the first result. Made for you when absent."`
+	IdempotencyKey string `json:"idempotencyKey,omitempty" pattern:"^[A-Za-z0-9._:-]{1,128}$" doc:"Your own: the same key and input again give the first result. Made when absent."`
 }
 
 // WriteOut is embedded by the output of every write.
 type WriteOut struct {
 	IdempotencyKey string `json:"idempotencyKey" doc:"To repeat this call with."`
-	Replayed       bool   `json:"replayed,omitempty" doc:"The result of an earlier call."`
+	Replayed       bool   `json:"replayed,omitempty" doc:"An earlier call's result."`
 }
 
 // SetWrite is called by the path of a call.
@@ -82,7 +82,7 @@ type PageIn struct {
 
 // PageOut is embedded by the output of every list.
 type PageOut struct {
-	NextCursor *string `json:"nextCursor" null:"true" doc:"Pass it as cursor for the next page; null on the last one."`
+	NextCursor *string `json:"nextCursor" null:"true" doc:"The next page's cursor; null on the last one."`
 }
 
 // Keyed is what the path of a call asks of a write's input, Stamped of its output.

@@ -3,7 +3,6 @@ package catalog
 // What is said of things that are not here yet.
 const (
 	noTemplates = "templates cannot be built or listed yet; create_sandbox uses base, or an image that manage_images lists"
-	noVolumes   = "there are no volumes yet; a stopped sandbox keeps its disk"
 	noGPU       = "there are no GPU reservations yet; list_capabilities says what this deployment can do"
 	noInstances = "there are no instances yet; create_sandbox gives an isolated machine"
 	noNodes     = "nodes are for the people who run this deployment"
@@ -52,10 +51,10 @@ var names = []Old{
 	{Name: "delete_sandbox", Tool: "delete_sandbox"},
 	{Name: "list_sandbox_snapshots", Tool: "list_snapshots"},
 	{Name: "delete_sandbox_snapshot", Tool: "delete_snapshot"},
-	{Name: "list_sandbox_volumes", Note: noVolumes},
-	{Name: "create_sandbox_volume", Note: noVolumes},
-	{Name: "resize_sandbox_volume", Note: noVolumes},
-	{Name: "delete_sandbox_volume", Note: noVolumes},
+	{Name: "list_sandbox_volumes", Tool: "list_volumes"},
+	{Name: "create_sandbox_volume", Tool: "create_volume"},
+	{Name: "resize_sandbox_volume", Tool: "resize_volume"},
+	{Name: "delete_sandbox_volume", Tool: "delete_volume"},
 
 	// Sandboxes of a team.
 	{Name: "get_sandbox_metrics", Tool: "get_sandbox_metrics"},

@@ -15,7 +15,7 @@ func Toolsets() []Toolset {
 		{"processes", "Commands and background processes in a sandbox.", "no pool of this deployment runs sandboxes"},
 		{"code", "Notebook-style sessions that run code in a sandbox.", "code sessions are not part of this version; run_command runs scripts"},
 		{"templates", "What sandboxes are made from: templates, images, snapshots and registries.", "templates and images are not part of this version; create_sandbox uses base"},
-		{"volumes", "Disks that outlive sandboxes.", "volumes are not part of this version; a stopped sandbox keeps its disk"},
+		{"volumes", "Disks that outlive sandboxes.", "no pool of this deployment keeps volumes; a stopped sandbox keeps its disk"},
 		{"network", "Previews, rules and addresses of sandboxes.", "network tools are not part of this version; create_sandbox chooses with network.internet"},
 		{"capacity", "Pools, GPUs and reservations.", "reservations are not part of this version"},
 		{"instances", "Virtual machines.", "instances are not part of this version; create_sandbox gives an isolated machine"},

@@ -32,6 +32,8 @@ var columns = map[string][]string{
 	"docs.list":         {"page", "title", "summary"},
 	"docs.search":       {"page", "section", "excerpt"},
 	"snapshots.list":    {"id", "name", "state", "mode", "memoryMiB", "diskMiB", "createdAt", "sandboxId"},
+	"volumes.list":      {"id", "name", "state", "sizeGiB", "usedMiB", "createdAt"},
+	"backups.list":      {"id", "volumeName", "state", "automatic", "contentMiB", "storedMiB", "createdAt"},
 	"images.list":       {"id", "name", "tags", "state", "unpackedMiB", "createdAt"},
 	"registries.list":   {"host", "username", "createdAt", "updatedAt"},
 }

@@ -21,10 +21,10 @@ var onlyName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // finders give the id of what has a name, by the member that wants the id. What is no name they leave to the check of the input.
 var finders = map[string]func(ctx context.Context, conn *client.Client, name string) (string, error){
-	"sandboxId": sandboxID, "snapshotId": snapshotID, "imageId": imageID,
+	"sandboxId": sandboxID, "snapshotId": snapshotID, "imageId": imageID, "volumeId": volumeID,
 }
 
-// resolve puts ids in place of the names of a sandbox, a snapshot or an image, where the input names one.
+// resolve puts ids in place of the names of a sandbox, a snapshot, a volume or an image, where the input names one.
 func (c *command) resolve(cmd *cobra.Command, in map[string]any) error {
 	ctx, cancel := c.context(cmd)
 	defer cancel()
@@ -64,6 +64,23 @@ func snapshotID(ctx context.Context, conn *client.Client, name string) (string, 
 		}
 	}
 	return "", &client.Error{Code: "NOT_FOUND", Message: "no snapshot is called " + name, Suggestion: "berth snapshots list shows what there is."}
+}
+
+// volumeID gives the id of the volume that has a name.
+func volumeID(ctx context.Context, conn *client.Client, name string) (string, error) {
+	if id.Valid(id.Volume, name) || !onlyName.MatchString(name) {
+		return name, nil
+	}
+	out, err := client.Call(ctx, conn, api.ListVolumes, api.ListVolumesIn{Name: name, Scope: "all"})
+	if err != nil {
+		return "", err
+	}
+	for _, v := range out.Items {
+		if v.State != api.VolumeDeleting || len(out.Items) == 1 {
+			return v.ID, nil
+		}
+	}
+	return "", &client.Error{Code: "NOT_FOUND", Message: "no volume is called " + name, Suggestion: "berth volumes list shows what there is."}
 }
 
 // imageName is what may name an image here.
@@ -146,7 +163,7 @@ func (a *app) ids(raw json.RawMessage) error {
 // idOf is what names a thing in a result.
 func idOf(v any) string {
 	m, _ := v.(map[string]any)
-	for _, name := range []string{"id", "sandboxId", "processId", "snapshotId", "imageId", "keyId", "poolId", "host", "page", "path", "key", "name"} {
+	for _, name := range []string{"id", "sandboxId", "processId", "snapshotId", "volumeId", "backupId", "imageId", "keyId", "poolId", "host", "page", "path", "key", "name"} {
 		if s, ok := m[name].(string); ok && s != "" {
 			return s
 		}

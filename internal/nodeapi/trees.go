@@ -26,7 +26,7 @@ const (
 
 // TreeRequest names a tree on a node.
 type TreeRequest struct {
-	Save string `json:"save"` // the name of the runtime.Save that it belongs to; with PartVolume of a copy, bkp_…, to save it, of a volume, vol_…, to load it
+	Save string `json:"save"` // the name of the runtime.Save that it belongs to; with PartVolume of a copy, bak_…, to save it, of a volume, vol_…, to load it
 	Part string `json:"part"`
 }
 

@@ -245,7 +245,7 @@ type Driver interface {
 	RemoveVolume(ctx context.Context, id string) error
 	// Volumes reports every volume on the node, in no order.
 	Volumes(ctx context.Context) ([]Volume, error)
-	// CopyVolume keeps the volume as it is at one moment under a name of its own, bkp_…, which nothing changes. A running sandbox that writes to it stands still
+	// CopyVolume keeps the volume as it is at one moment under a name of its own, bak_…, which nothing changes. A running sandbox that writes to it stands still
 	// for that moment, and goes on; what its programs have not given to the kernel yet is theirs, and what its kernel keeps back is for the caller to have
 	// synced before. It takes no time where saves are Instant; else the sandbox stands still while all is copied. The copy is there whole or not at all, also
 	// after a kill or a loss of power. A repeated call of a name that has a copy of this volume does nothing; of another's it is errs.AlreadyExists; of one that

@@ -31,7 +31,7 @@ func TestRegistry(t *testing.T) {
 		images := registrytest.Start(t, registrytest.Open)
 		// Nothing may sleep of itself meanwhile: it would be taken for what a call did.
 		awake := func(c *controlplane.Config) { c.Defaults.IdleSeconds = 24 * 3600 }
-		s := Start(t, Options{Database: url, Registry: images.Host, Fake: fake.Config{Can: fake.Everything()}, Change: awake})
+		s := Start(t, Options{Database: url, Registry: images.Host, Fake: fake.Config{Can: fake.Everything()}, Backups: true, Change: awake})
 		secret, err := s.Plane.Found(t.Context(), "another")
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestRegistry(t *testing.T) {
 		admin, foreign := identify(t, s, s.Key), identify(t, s, secret)
 		calltest.Suite(t, calltest.Setup{
 			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
-			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox)},
+			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept"))},
 		})
 		g.effects(t)
 	})
@@ -129,6 +129,35 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.UpdateSnapshotIn{SnapshotIn: api.SnapshotIn{SnapshotID: g.snapshot(t, g.sandbox)}, Name: &renamed, Metadata: map[string]string{"a": "b"}})
 	case api.DeleteSnapshot.Name:
 		return encode(t, api.DeleteSnapshotIn{SnapshotIn: api.SnapshotIn{SnapshotID: g.snapshot(t, g.sandbox)}})
+	case api.ListVolumes.Name:
+		return encode(t, api.ListVolumesIn{Scope: "all", PoolID: "local"})
+	case api.GetVolume.Name:
+		return encode(t, api.VolumeIn{VolumeID: g.volume(t, name)})
+	case api.CreateVolume.Name:
+		return encode(t, api.CreateVolumeIn{Name: name, SizeGiB: 2})
+	case api.ResizeVolume.Name:
+		return encode(t, api.ResizeVolumeIn{VolumeIn: api.VolumeIn{VolumeID: g.volume(t, name)}, SizeGiB: 3})
+	case api.AttachVolume.Name:
+		sb := own()
+		Must(t, c, api.StopSandbox, api.SandboxWaitIn{SandboxIn: sb})
+		return encode(t, api.AttachVolumeIn{VolumeIn: api.VolumeIn{VolumeID: g.volume(t, name)}, SandboxIn: sb, ReadOnly: true})
+	case api.DetachVolume.Name:
+		vol := api.VolumeIn{VolumeID: g.volume(t, name)}
+		sb := in(Sandbox(t, c, api.CreateSandboxIn{Name: name, Volumes: []api.VolumeMount{{Volume: name}}}))
+		Must(t, c, api.StopSandbox, api.SandboxWaitIn{SandboxIn: sb})
+		return encode(t, api.DetachVolumeIn{VolumeIn: vol, SandboxIn: sb})
+	case api.DeleteVolume.Name:
+		return encode(t, api.DeleteVolumeIn{VolumeIn: api.VolumeIn{VolumeID: g.volume(t, name)}})
+	case api.CreateBackup.Name:
+		return encode(t, api.CreateBackupIn{VolumeIn: api.VolumeIn{VolumeID: g.volume(t, name)}})
+	case api.ListBackups.Name:
+		return encode(t, api.ListBackupsIn{Scope: "all"})
+	case api.GetBackup.Name:
+		return encode(t, api.BackupIn{BackupID: g.backup(t, g.volume(t, name))})
+	case api.DeleteBackup.Name:
+		return encode(t, api.DeleteBackupIn{BackupIn: api.BackupIn{BackupID: g.backup(t, g.volume(t, name))}})
+	case api.SetBackupPolicy.Name:
+		return encode(t, api.BackupPolicyIn{VolumeIn: api.VolumeIn{VolumeID: g.volume(t, name)}, Hour: 3, KeepDays: 14, KeepLast: 2})
 	case api.TerminalTicket.Name:
 		return encode(t, api.SandboxWriteIn{SandboxIn: inside})
 	case api.SSH.Name:
@@ -243,6 +272,26 @@ func (g *registry) snapshot(t *testing.T, sandbox string) string {
 	return Must(t, g.s.Client, api.SnapshotSandbox, api.SnapshotSandboxIn{SandboxIn: in(sandbox)}).Snapshot.ID
 }
 
+// volume makes one.
+func (g *registry) volume(t *testing.T, name string) string {
+	t.Helper()
+	v := Must(t, g.s.Client, api.CreateVolume, api.CreateVolumeIn{Name: name, SizeGiB: 1}).Volume
+	if v == nil || v.State != api.VolumeReady {
+		t.Fatalf("made %+v", v)
+	}
+	return v.ID
+}
+
+// backup makes one of a volume.
+func (g *registry) backup(t *testing.T, volume string) string {
+	t.Helper()
+	b := Must(t, g.s.Client, api.CreateBackup, api.CreateBackupIn{VolumeIn: api.VolumeIn{VolumeID: volume}}).Backup
+	if b == nil || b.State != api.BackupReady {
+		t.Fatalf("made %+v", b)
+	}
+	return b.ID
+}
+
 func encode(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -263,6 +312,10 @@ func (g *registry) state(t *testing.T) string {
 		`SELECT sandbox_id, key, value FROM sandbox_labels ORDER BY sandbox_id, key`,
 		`SELECT id, name, state, mode, sandbox_id, metadata FROM snapshots ORDER BY id`,
 		`SELECT snapshot_id, key, value FROM snapshot_labels ORDER BY snapshot_id, key`,
+		`SELECT id, name, state, size_gib, made_gib, from_backup FROM volumes ORDER BY id`,
+		`SELECT sandbox_id, volume_id, path, read_only FROM sandbox_volumes ORDER BY sandbox_id, volume_id`,
+		`SELECT id, volume_id, state, automatic, sha256 FROM volume_backups ORDER BY id`,
+		`SELECT volume_id, hour, keep_days, keep_last FROM backup_policies ORDER BY volume_id`,
 		`SELECT sandbox_id, id, state, info, kept FROM processes ORDER BY sandbox_id, id`,
 		`SELECT id, name, scopes, expires_at, revoked_at, hash FROM keys ORDER BY id`,
 		`SELECT id, name, digest, state, error, config FROM images ORDER BY id`,

@@ -56,6 +56,7 @@ type Options struct {
 	Database string                     // a URL; a SQLite file of its own where empty
 	Change   func(*controlplane.Config) // before it starts; may be nil
 	Fake     fake.Config                // Dir is set
+	Backups  bool                       // the node hands out the files of what it keeps, so that it is kept elsewhere too
 	Registry string                     // host of a registry without TLS that images may be pulled from
 }
 
@@ -75,14 +76,18 @@ func Start(t testing.TB, o Options) *InProcess {
 		t.Fatal(err)
 	}
 	pipe := nodeapi.NewPipe()
+	var trees nodeapi.Trees
+	if o.Backups {
+		trees = fakeTrees{d, o.Fake.Dir}
+	}
 	info := func() nodeapi.Info {
-		return nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": "base"}, Version: "test", CPUs: 16, MemoryMiB: 64 << 10}
+		return nodeapi.Info{Driver: d.Name(), Capabilities: d.Capabilities(), Images: map[string]string{"base": "base"}, Version: "test", CPUs: 16, MemoryMiB: 64 << 10, Trees: o.Backups}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = nodeagent.Serve(ctx, pipe, d, info, pulled, nil, log)
+		_ = nodeagent.Serve(ctx, pipe, d, info, pulled, trees, log)
 	}()
 	t.Cleanup(func() {
 		stop()

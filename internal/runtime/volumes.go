@@ -20,7 +20,7 @@ type Mount struct {
 type Volume struct {
 	ID        string
 	SizeGiB   int64 // that it may hold, in GiB of 2^30 bytes; 0 where nobody has said yet, as of one that was just brought to the node
-	UsedBytes int64 // that it holds now; where the driver has no Quota it may be half a minute old
+	UsedBytes int64 // that it holds now, or held half a minute ago
 }
 
 // MaxMounts is the most volumes that one sandbox mounts.

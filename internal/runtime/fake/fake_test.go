@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,6 +52,8 @@ func TestConformanceOverANode(t *testing.T) {
 // program counts, or writes random bytes.
 const program = `case $1 in
 count) i=0; while :; do i=$((i+1)); echo $i >> $2; sleep 0.02; done;;
+pair) i=0; while :; do i=$((i+1)); echo $i >> $2.a; echo $i >> $2.b; sleep 0.01; done;;
+some) head -c 33554432 /dev/zero > $2;;
 random) head -c 16 /dev/urandom | base64 > $2;;
 esac`
 
@@ -63,15 +66,16 @@ func harness(d runtime.Driver, f *fake.Driver, dir string) runtimetest.Harness {
 				t.Fatal(err)
 			}
 		},
+		Folder: func(_ *testing.T, name string) string { return f.VolumeFolder(name) },
 		Left: func(t *testing.T) []string {
 			var left []string
-			for _, pattern := range []string{"*", ".memory/*", ".undo/*", ".saves/*"} {
+			for _, pattern := range []string{"*", ".memory/*", ".undo/*", ".saves/*", ".volumes/*", ".copies/*", ".under/*"} {
 				found, err := filepath.Glob(filepath.Join(dir, pattern))
 				if err != nil {
 					t.Fatal(err)
 				}
 				for _, path := range found {
-					if name := filepath.Base(path); name != ".memory" && name != ".undo" && name != ".saves" {
+					if name := filepath.Base(path); !slices.Contains([]string{".memory", ".undo", ".saves", ".volumes", ".copies", ".under"}, name) {
 						left = append(left, path)
 					}
 				}

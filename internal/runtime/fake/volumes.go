@@ -173,7 +173,11 @@ func (d *Driver) volumes(ctx context.Context, method, name string) error {
 	if !d.cfg.Can.Volumes {
 		return unsupported()
 	}
-	if !id.Valid(id.Volume, name) && !(id.Valid(id.Backup, name) && method == "forgetCopy") {
+	kind := id.Volume
+	if method == "forgetCopy" {
+		kind = id.Backup
+	}
+	if !id.Valid(kind, name) {
 		return errs.E(errs.InvalidInput, "%q is no id of a volume or a copy", name)
 	}
 	if err := ctx.Err(); err != nil {

@@ -17,6 +17,7 @@ func TestConformance(t *testing.T) {
 	disks(t, func(t *testing.T, r *rig) {
 		runtimetest.Run(t, runtimetest.Harness{
 			Driver: r.Driver, Image: tiny, Kill: r.kill, Program: []string{guestPath}, Damage: r.damage, Forked: true, Brief: r.cfg.Disk == "plain",
+			ReadOnly: true, Folder: func(_ *testing.T, name string) string { return filepath.Join(r.trees(), "copy."+name, "upper") },
 			Tasks: func(t *testing.T, id string) int { return len(r.tasks(id)) },
 			Left: func(t *testing.T) []string {
 				return slices.DeleteFunc(r.leftovers(), func(l string) bool { return l == "mount "+r.trees() })

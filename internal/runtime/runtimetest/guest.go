@@ -82,10 +82,17 @@ func (c *client) hello() guest.Hello {
 
 func (c *client) write(path, text string) {
 	c.t.Helper()
-	code, body, err := c.do(http.MethodPost, "/files/write", guest.FileWrite{Path: path, User: "root", Data: []byte(text)})
-	if err != nil || code != http.StatusOK {
-		c.t.Fatalf("write %s: %d %s %v", path, code, body, err)
+	if err := c.tryWrite(path, text); err != nil {
+		c.t.Fatalf("write %s: %v", path, err)
 	}
+}
+
+func (c *client) tryWrite(path, text string) error {
+	code, body, err := c.do(http.MethodPost, "/files/write", guest.FileWrite{Path: path, User: "root", Data: []byte(text)})
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", code, body)
+	}
+	return err
 }
 
 // read gives a file's content, or an error where it cannot be read.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
+	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
@@ -233,6 +234,19 @@ func (s *suite) missing(t *testing.T) {
 		wantError(t, "save", err, errs.Unavailable, "not_supported")
 		_, err = s.Driver.Clone(s.ctx(t), spec, "snap_a", runtime.CloneOptions{})
 		wantError(t, "clone", err, errs.Unavailable, "not_supported")
+	}
+	if !c.Volumes {
+		ctx, volume := s.ctx(t), id.New(id.Volume)
+		_, volumes := s.Driver.Volumes(ctx)
+		_, copies := s.Driver.Copies(ctx)
+		_, create := s.Driver.Create(ctx, s.with(t, runtime.Mount{Volume: volume, Path: "/data"}))
+		for name, err := range map[string]error{
+			"volumes": volumes, "copies": copies, "create with a volume": create, "make volume": s.Driver.MakeVolume(ctx, volume, 1),
+			"remove volume": s.Driver.RemoveVolume(ctx, volume), "copy volume": s.Driver.CopyVolume(ctx, volume, id.New(id.Backup)),
+			"forget copy": s.Driver.ForgetCopy(ctx, id.New(id.Backup)),
+		} {
+			wantError(t, name, err, errs.Unavailable, "not_supported")
+		}
 	}
 	s.guest(t, spec).hello()
 }

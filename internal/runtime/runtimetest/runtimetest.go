@@ -25,7 +25,8 @@ type Harness struct {
 	// Image is prepared: a guest that speaks /hello, /configure, /files/write, /files/read, /processes and /exec boots on it.
 	Image string
 	// Program is what is run inside, with two more words. "count F" appends the numbers from 1 on to the file F, one a line, several a second and for
-	// ever; "random F" writes what the kernel gives at random to F, and ends.
+	// ever; "random F" writes what the kernel gives at random to F, and ends; "pair F" appends the same numbers to F.a and then to F.b; "some F" writes 32 MiB to
+	// F; "fill F" writes 1,280 MiB to F, and to the file said "1280 MiB" or why it could not. Paths are relative to /tmp.
 	Program []string
 	// Kill ends a running sandbox as something outside of the driver would, without waiting.
 	Kill func(t *testing.T, id string)
@@ -38,6 +39,10 @@ type Harness struct {
 	Left func(t *testing.T) []string
 	// Forked says that copies with memory, and sandboxes that were rewound, have their processes, and not only what the guest knew.
 	Forked bool
+	// ReadOnly says that nothing can be written to a volume that is mounted to be read.
+	ReadOnly bool
+	// Folder is where a copy of a volume is on the host; nil where it cannot be known.
+	Folder func(t *testing.T, name string) string
 	// Brief leaves out the longest tests of pauses and copies, where another run on the same driver has them.
 	Brief bool
 	// Patience bounds every wait of the suite; default 30 s.
@@ -89,6 +94,9 @@ func Run(t *testing.T, h Harness) {
 	if h.Driver.Capabilities().Saves {
 		t.Run("saves", s.saves)
 		t.Run("rebase", s.rebase)
+	}
+	if h.Driver.Capabilities().Volumes {
+		t.Run("volumes", s.volumes)
 	}
 	s.nothingLeft(t)
 }

@@ -127,6 +127,11 @@ func (s *Supervisor) momentOf(ctx context.Context, volume, to string) (at time.T
 		stays := true
 		_, err = s.do(ctx, writer, false, func(_ context.Context, sb *sandbox) (runtime.Status, error) {
 			r, ok := sb.record()
+			if ok {
+				if r, err = s.settled(sb, r); err != nil {
+					return runtime.Status{}, err
+				}
+			}
 			if readOnly, mounts := s.mounting(volume)[sb.id]; !ok || !mounts || readOnly {
 				stays = false
 				return runtime.Status{}, nil
@@ -137,7 +142,7 @@ func (s *Supervisor) momentOf(ctx context.Context, volume, to string) (at time.T
 			case suspended, stopped:
 				return runtime.Status{}, take(r)
 			}
-			return runtime.Status{}, s.unsettled(sb, errPhase(&r)) // its end, or its boot's, failed half-way
+			return runtime.Status{}, s.unsettled(sb, errPhase(&r)) // undoing something failed half-way
 		})
 		if stays && !errs.Is(err, errs.NotFound) || ctx.Err() != nil {
 			return at, err

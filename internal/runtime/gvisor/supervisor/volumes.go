@@ -88,16 +88,13 @@ func (s *Supervisor) MakeVolume(volume string, sizeGiB int64) error {
 	s.vols.Lock()
 	defer s.vols.Unlock()
 	disk, had := volumePrefix+volume, s.volumeSize(volume)
-	if !s.disks.Has(disk) {
-		had = 0
-		err = s.newVolume(disk)
-	}
-	size := max(had, sizeGiB)
-	if err == nil {
-		err = s.disks.Limit(disk, size<<30)
-	}
-	if err == nil && size != had {
-		err = writeDurably(s.volumePath(volume), volumeFile{size})
+	switch {
+	case !s.disks.Has(disk):
+		err = s.newVolume(volume, sizeGiB)
+	case had < sizeGiB:
+		err = s.setSize(volume, disk, sizeGiB)
+	default:
+		err = s.disks.Limit(disk, had<<30) // again, as the call that gave it its size may have been interrupted
 	}
 	if err != nil {
 		return full(err, "disk", "the volume could not be made")
@@ -105,12 +102,24 @@ func (s *Supervisor) MakeVolume(volume string, sizeGiB int64) error {
 	return nil
 }
 
-// newVolume makes an empty disk, durably. Its root is for every user of every image.
-func (s *Supervisor) newVolume(disk string) error {
+// setSize gives a disk the size of a volume, and notes it.
+func (s *Supervisor) setSize(volume, disk string, gib int64) error {
+	if err := s.disks.Limit(disk, gib<<30); err != nil {
+		return err
+	}
+	return writeDurably(s.volumePath(volume), volumeFile{gib})
+}
+
+// newVolume makes an empty volume, durably. Its root is for every user of every image.
+func (s *Supervisor) newVolume(volume string, gib int64) error {
+	disk := volumePrefix + volume
 	temp := disk + newSuffix
 	err := errors.Join(s.disks.Remove(temp), s.disks.Create(temp, 0))
 	if err == nil {
 		err = os.Chmod(s.disks.Folder(temp), 0o777) //nolint:gosec // inside of sandboxes; the folder above it is root's alone
+	}
+	if err == nil {
+		err = s.setSize(volume, temp, gib)
 	}
 	if err == nil {
 		err = s.disks.Replace(temp, disk)
@@ -142,7 +151,7 @@ func (s *Supervisor) RemoveVolume(volume string) error {
 		<-copied
 	}
 	gone := volumePrefix + volume + goneSuffix
-	if err := errors.Join(s.disks.Remove(gone), s.disks.Remove(volumePrefix+volume+loadSuffix)); err != nil {
+	if err := errors.Join(s.disks.Remove(gone), s.disks.Remove(volumePrefix+volume+loadSuffix), s.disks.Sync()); err != nil {
 		return errs.Wrap(errs.Unavailable, err, "the volume could not be removed").Because("disk")
 	}
 	return nil

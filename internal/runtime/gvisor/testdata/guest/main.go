@@ -156,15 +156,23 @@ func main() {
 	})))
 }
 
-// program is what processes of the tests do: "count F" appends numbers to F for ever, "random F" writes what the kernel gives at random to it.
+// program is what processes of the tests do: "count F" appends numbers to F for ever, "random F" writes what the kernel gives at random to it, "pair F" appends
+// numbers to F.a and F.b, "some F" writes 32 MiB to F, and "fill F" 1,280 MiB, or what fits.
 func program(what, file string) error {
 	if what == "random" {
 		b := make([]byte, 16)
 		_, _ = rand.Read(b)
 		return os.WriteFile(file, []byte(hex.EncodeToString(b)), 0o644)
 	}
-	if what == "hold" {
+	switch what {
+	case "hold":
 		return hold(file)
+	case "pair":
+		return pair(file)
+	case "some":
+		return os.WriteFile(file, bytes.Repeat([]byte("some"), 8<<20), 0o644)
+	case "fill":
+		return os.WriteFile("said", []byte(fill(file)), 0o644)
 	}
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	for i := 1; err == nil; i++ {
@@ -172,6 +180,38 @@ func program(what, file string) error {
 		time.Sleep(5 * time.Millisecond)
 	}
 	return err
+}
+
+func pair(file string) error {
+	a, err := os.OpenFile(file+".a", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	b, err := os.OpenFile(file+".b", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	for i := 1; err == nil; i++ {
+		_, aerr := fmt.Fprintln(a, i)
+		_, berr := fmt.Fprintln(b, i)
+		err = errorsOf(aerr, berr)
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+// fill says how much it wrote, or why it could not.
+func fill(file string) string {
+	f, err := os.Create(file)
+	block := make([]byte, 1<<20)
+	_, _ = rand.Read(block)
+	for i := 0; i < 1280 && err == nil; i++ {
+		_, err = f.Write(block)
+		if err == nil && i%64 == 63 {
+			err = f.Sync()
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return "1280 MiB"
 }
 
 // hold takes connections, reads them to their ends and closes none until the file is there.

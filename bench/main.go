@@ -43,6 +43,7 @@ type row struct {
 	met    bool
 	figure string // instead of a ratio
 	rate   bool   // the times are of one call among many at once: more calls a second are better
+	unit   string // of a rate; calls/s where empty
 }
 
 func main() {
@@ -55,7 +56,7 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 15, "creates of each kind")
 	flag.IntVar(&b.quick, "commands", 100, "commands of each kind")
 	flag.IntVar(&b.idle, "idle", 100, "idle sandboxes whose memory is read")
-	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory, start, life (or of it: frozen, resumed, forks, wake, claims) or snapshots")
+	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory, start, life (or of it: frozen, resumed, forks, wake, claims), snapshots or volumes")
 	flag.DurationVar(&b.soak, "soak", 0, "soak for so long instead, such as 30m")
 	flag.IntVar(&b.soakClients, "clients", 50, "clients of a soak")
 	flag.DurationVar(&b.pause, "pause", 2*time.Second, "how long a client of a soak waits between two calls, in the mean")
@@ -111,6 +112,14 @@ func (b *bench) run(ctx context.Context) error {
 	rootfs, err := b.rootfs()
 	if err != nil {
 		return err
+	}
+	if b.only == "" || b.only == "volumes" { // the driver alone
+		if err := b.volumes(ctx, rootfs); err != nil {
+			return fmt.Errorf("volumes: %w", err)
+		}
+		if b.only != "" {
+			return nil
+		}
 	}
 	s, err := b.serve(ctx)
 	if err != nil {
@@ -169,7 +178,7 @@ func (b *bench) table() string {
 			verdict = "met"
 		}
 		if r.rate {
-			fmt.Fprintf(&t, "| %s | %s | %s | %s | %.2f | %s | %s |\n", r.what, perSecond(r.ours), r.peer, perSecond(r.theirs), 1/r.ratio(), r.must, verdict)
+			fmt.Fprintf(&t, "| %s | %s | %s | %s | %.2f | %s | %s |\n", r.what, r.perSecond(r.ours), r.peer, r.perSecond(r.theirs), 1/r.ratio(), r.must, verdict)
 			continue
 		}
 		if r.figure != "" {
@@ -182,9 +191,13 @@ func (b *bench) table() string {
 }
 
 // perSecond gives how many calls a second times of one call are.
-func perSecond(d []time.Duration) string {
+func (r *row) perSecond(d []time.Duration) string {
+	unit := r.unit
+	if unit == "" {
+		unit = "calls/s"
+	}
 	n := func(d time.Duration) float64 { return float64(time.Second) / float64(max(d, 1)) }
-	return fmt.Sprintf("%.0f calls/s (%.0f–%.0f, n=%d)", n(median(d)), n(at(d, 90)), n(at(d, 10)), len(d))
+	return fmt.Sprintf("%.0f %s (%.0f–%.0f, n=%d)", n(median(d)), unit, n(at(d, 90)), n(at(d, 10)), len(d))
 }
 
 func spread(d []time.Duration) string {

@@ -107,6 +107,7 @@ func (b *bench) command(ctx context.Context, s *server, rootfs string) error {
 // alone is a sandbox by the driver, without a server.
 type alone struct {
 	d    *gvisor.Driver
+	dir  string
 	spec runtime.Spec
 	*guest.Client
 }
@@ -126,8 +127,8 @@ func (a *alone) resume(ctx context.Context) error {
 	return err
 }
 
-// driverAlone boots a sandbox by the driver and gives its guest.
-func (b *bench) driverAlone(ctx context.Context, rootfs string) (*alone, func(), error) {
+// driverAlone boots a sandbox by the driver and gives its guest. Before that, each change is made to what is not booted yet.
+func (b *bench) driverAlone(ctx context.Context, rootfs string, changes ...func(*alone) error) (*alone, func(), error) {
 	dir, err := os.MkdirTemp("", "berth-guest-")
 	if err != nil {
 		return nil, nil, err
@@ -144,10 +145,16 @@ func (b *bench) driverAlone(ctx context.Context, rootfs string) (*alone, func(),
 		_ = d.Close()
 		_ = os.RemoveAll(dir)
 	}
-	a := &alone{d: d, spec: runtime.Spec{
+	a := &alone{d: d, dir: dir, spec: runtime.Spec{
 		ID: id.New(id.Sandbox), Generation: 1, Image: filepath.Base(filepath.Dir(rootfs)), Network: runtime.NetworkInternet, Hostname: "alone",
 		GuestToken: "bench", Resources: runtime.Resources{VCPU: 1, MemoryMiB: 512, DiskGiB: 10},
 	}}
+	for _, change := range changes {
+		if err := change(a); err != nil {
+			end()
+			return nil, nil, err
+		}
+	}
 	if _, err := d.Create(ctx, a.spec); err != nil {
 		end()
 		return nil, nil, err

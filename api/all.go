@@ -16,6 +16,8 @@ func All() []op.Info {
 		ListImages.Info(), GetImage.Info(), PullImage.Info(), TagImage.Info(), DeleteImage.Info(), SetRegistry.Info(), ListRegistries.Info(), DeleteRegistry.Info(),
 		ListVolumes.Info(), GetVolume.Info(), CreateVolume.Info(), ResizeVolume.Info(), AttachVolume.Info(), DetachVolume.Info(), DeleteVolume.Info(),
 		CreateBackup.Info(), ListBackups.Info(), GetBackup.Info(), DeleteBackup.Info(), SetBackupPolicy.Info(),
+		ListTemplates.Info(), GetTemplate.Info(), BuildTemplate.Info(), UpdateTemplate.Info(), SetTemplateVolumes.Info(), DeleteTemplate.Info(),
+		GetBuild.Info(), BuildLogs.Info(), ListBuilds.Info(), CancelBuild.Info(),
 		SearchDocs.Info(), ReadDoc.Info(), ListDocs.Info(),
 		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), ListPools.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
 	}
@@ -26,5 +28,6 @@ func AllStreams() []op.StreamInfo {
 	return []op.StreamInfo{
 		Terminal.Info(), SSHConnect.Info(),
 		DownloadFile.Info(), UploadFile.Info(), FollowProcess.Info(), ImportImage.Info(), ExportImage.Info(),
+		UploadContext.Info(), FollowBuild.Info(),
 	}
 }

@@ -33,7 +33,7 @@ var firstSession = []string{
 	"pause_sandbox", "resume_sandbox", "fork_sandbox", "snapshot_sandbox",
 	"run_command", "start_process", "list_processes", "get_process", "read_process_output", "write_process_input", "signal_process",
 	"read_file", "write_file", "edit_file", "list_files", "move_file", "remove_file",
-	"create_preview", "list_templates", "list_images", "get_account", "get_limits", "search_docs", "read_doc",
+	"create_preview", "list_images", "get_account", "get_limits", "search_docs", "read_doc",
 	"get_confirmation",
 }
 

@@ -33,6 +33,7 @@ const (
 	Build        Kind = "bld"
 	Backup       Kind = "bak"
 	Layer        Kind = "lay"
+	BuildContext Kind = "bctx"
 )
 
 const (

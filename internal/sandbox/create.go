@@ -72,6 +72,13 @@ func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, er
 	if in.SnapshotID != "" || in.FromDisk {
 		return r, s.setSnapshot(ctx, r, in)
 	}
+	t, err := s.template(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	if t != nil {
+		return r, s.setTemplate(ctx, r, in, t)
+	}
 	if err := s.setResources(ctx, r, in, s.Defaults.Resources); err != nil {
 		return nil, err
 	}
@@ -186,6 +193,11 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 	}
 	if r.SnapshotID != "" {
 		if err := s.Snapshots.Usable(ctx, tx, r.SnapshotID); err != nil {
+			return err
+		}
+	}
+	if r.BuildID != "" && s.Templates != nil {
+		if err := s.Templates.Usable(ctx, tx, r.BuildID, r.SaveName); err != nil {
 			return err
 		}
 	}

@@ -97,7 +97,7 @@ func (s *Service) copyOf(ctx context.Context, r *row, name, save string) *row {
 	c, now := caller.From(ctx), db.Micros(s.Now())
 	return &row{
 		ID: id.New(id.Sandbox), OrgID: r.OrgID, WorkspaceID: r.WorkspaceID, Name: name, State: api.StateCreating, Generation: 1,
-		Template: r.Template, Image: r.Image, ImageRef: r.ImageRef, ImageID: r.ImageID, VCPUMilli: r.VCPUMilli, MemoryMiB: r.MemoryMiB, DiskGiB: r.DiskGiB,
+		Template: r.Template, Image: r.Image, ImageRef: r.ImageRef, ImageID: r.ImageID, BuildID: r.BuildID, VCPUMilli: r.VCPUMilli, MemoryMiB: r.MemoryMiB, DiskGiB: r.DiskGiB,
 		Internet: r.Internet, Env: r.Env, Metadata: r.Metadata, IdleSeconds: r.IdleSeconds, OnIdle: r.OnIdle, OnExpiry: r.OnExpiry,
 		AutoWake: r.AutoWake, WakeOnTimers: r.WakeOnTimers, Persist: r.Persist, RetentionSeconds: r.RetentionSeconds,
 		GuestToken: guest.NewToken(), CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,

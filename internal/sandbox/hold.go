@@ -30,7 +30,7 @@ func (s *Service) HoldForSnapshot(ctx context.Context, tx op.Tx, id, snapshot st
 			return errInvalidState(r, verbSnap)
 		}
 		held = Snapshot{
-			Template: r.Template, Image: r.Image, ImageRef: r.ImageRef, ImageID: r.ImageID, Resources: r.spec().Resources, Memory: r.State != api.StateStopped,
+			Template: r.Template, Image: r.Image, ImageRef: r.ImageRef, ImageID: r.ImageID, BuildID: r.BuildID, Resources: r.spec().Resources, Memory: r.State != api.StateStopped,
 			Internet: r.Internet, Env: r.Env, GuestToken: r.GuestToken,
 		}
 		if held.Volumes, err = s.volumeNames(ctx, tx, r.ID); err != nil {

@@ -120,6 +120,9 @@ func (s *Service) pin(ctx context.Context, r *row) error {
 
 // asImage gives a guest what the sandbox's image says about running it.
 func (s *Service) asImage(ctx context.Context, r *row, c *guest.Configure) error {
+	if r.BuildID != "" && r.Purpose == "" && s.Templates != nil {
+		return s.asTemplate(ctx, r, c)
+	}
 	if r.ImageID == "" {
 		return nil
 	}

@@ -19,6 +19,7 @@ const clonesAtOnce = 2
 // Snapshot is a snapshot as a create sees it.
 type Snapshot struct {
 	Template, Image, ImageRef, ImageID string
+	BuildID                            string // of the template's build
 	Resources                          runtime.Resources
 	Memory                             bool // it keeps memory
 	Internet                           bool
@@ -54,7 +55,7 @@ func (s *Service) setSnapshot(ctx context.Context, r *row, in *api.CreateSandbox
 	if snap.Memory && !in.FromDisk && !s.Driver.Capabilities().Memory {
 		return unsupported("restoring memory").(*errs.Error).Suggest("Pass fromDisk: true to boot on the snapshot's files.")
 	}
-	r.Template, r.Image, r.ImageRef, r.ImageID = snap.Template, snap.Image, snap.ImageRef, snap.ImageID
+	r.Template, r.Image, r.ImageRef, r.ImageID, r.BuildID = snap.Template, snap.Image, snap.ImageRef, snap.ImageID, snap.BuildID
 	r.SnapshotID, r.SaveName, r.FromDisk, r.WithoutVolumes = in.SnapshotID, in.SnapshotID, in.FromDisk, snap.Volumes
 	if r.mounted && snap.Memory && !in.FromDisk {
 		return errs.E(errs.InvalidInput, "a snapshot with memory does not come back with volumes").Because("volumes").
@@ -97,6 +98,8 @@ func (s *Service) fetchSave(ctx context.Context, r *row) (free func(), done bool
 	case r.seeded(): // it is there, or the sandbox boots
 	case r.SnapshotID != "":
 		err = s.Snapshots.Fetch(ctx, r.SnapshotID)
+	case r.layered():
+		err = s.Templates.Fetch(ctx, r.SaveName)
 	default:
 		err = s.saveOnce(ctx, r.ForkedFrom, r.SaveName)
 	}

@@ -37,7 +37,7 @@ func (r *row) kind() ReadyKind {
 
 // ordinary reports whether a new sandbox comes up as every one of its image does: it may be one that was booted before. One with volumes has to boot with them.
 func (s *Service) ordinary(r *row) bool {
-	return s.Ready != nil && r.Image != "" && r.SaveName == "" && r.ForkedFrom == "" && !r.mounted
+	return s.Ready != nil && r.Image != "" && r.SaveName == "" && r.ForkedFrom == "" && !r.mounted && r.Purpose == "" && r.BuildID == ""
 }
 
 // claim makes a new row that of a ready sandbox where there is one; else it names what it may be brought back from.
@@ -58,7 +58,9 @@ func (s *Service) claim(ctx context.Context, tx op.Tx, r *row) (taken bool, err 
 }
 
 // seeded reports whether a new sandbox is brought back from a seed.
-func (r *row) seeded() bool { return r.SaveName != "" && r.SnapshotID == "" && r.ForkedFrom == "" }
+func (r *row) seeded() bool {
+	return r.SaveName != "" && r.SnapshotID == "" && r.ForkedFrom == "" && !r.layered()
+}
 
 // fromSeed brings a new sandbox back from a seed, or boots it where the seed cannot be used any more, as after an upgrade.
 func (s *Service) fromSeed(ctx context.Context, r *row) error {

@@ -83,6 +83,8 @@ type Config struct {
 	Keeper   Keeper
 	Images   Images
 	Pulled   Pulled // nil: sandboxes are made of templates only
+	// Templates are those that organizations have built; nil: there are only prepared images.
+	Templates Templates
 	Ready    Ready  // nil: none is kept ready
 	Defaults Defaults
 	Observer Observer // nil: nobody

@@ -41,6 +41,8 @@ type row struct {
 	TimerAt                         int64  // when a timer inside is due
 	Unsettled                       bool   // the node keeps what its last wake would be undone with
 	OpID                            string // of the fork or snapshot under way
+	Purpose                         string // build: one that a template is built in, which no caller sees
+	BuildID                         string // of the template's build that it is made of
 	Origin
 
 	WithoutVolumes []string // names of those that the sandbox had which it is a copy of
@@ -58,7 +60,7 @@ type Origin struct {
 const columns = `id, org_id, workspace_id, name, state, generation, boot_generation, node_id, template, image, vcpu_milli, memory_mib, disk_gib,
 	internet, env, metadata, idle_seconds, on_idle, on_expiry, auto_wake, wake_on_timers, persist, guest_token, created_by, principal_id,
 	created_at, state_at, started_at, ended_at, ttl_seconds, expires_at, active_at, stop_reason, error, retention_seconds, image_ref, image_id,
-	depth, pause_reason, wake_error, timer_at, unsettled, op_id, forked_from, snapshot_id, save_name, save_token, from_disk, without_volumes`
+	depth, pause_reason, wake_error, timer_at, unsettled, op_id, forked_from, snapshot_id, save_name, save_token, from_disk, without_volumes, purpose, build_id`
 
 type store struct{}
 
@@ -71,7 +73,7 @@ func scan(s scanner) (*row, error) {
 		&r.VCPUMilli, &r.MemoryMiB, &r.DiskGiB, &r.Internet, &env, &metadata, &r.IdleSeconds, &r.OnIdle, &r.OnExpiry, &r.AutoWake,
 		&r.WakeOnTimers, &r.Persist, &r.GuestToken, &by, &r.PrincipalID, &r.CreatedAt, &r.StateAt, &r.StartedAt, &r.EndedAt, &r.TTLSeconds, &r.ExpiresAt,
 		&r.ActiveAt, &r.StopReason, &r.Error, &r.RetentionSeconds, &r.ImageRef, &r.ImageID,
-		&r.Depth, &r.PauseReason, &r.WakeError, &r.TimerAt, &r.Unsettled, &r.OpID, &r.ForkedFrom, &r.SnapshotID, &r.SaveName, &r.SaveToken, &r.FromDisk, &without)
+		&r.Depth, &r.PauseReason, &r.WakeError, &r.TimerAt, &r.Unsettled, &r.OpID, &r.ForkedFrom, &r.SnapshotID, &r.SaveName, &r.SaveToken, &r.FromDisk, &without, &r.Purpose, &r.BuildID)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +123,7 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 	res, err := insertInto(ctx, tx, r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Generation, r.BootGeneration, r.NodeID, r.Template, r.Image, r.VCPUMilli, r.MemoryMiB,
 		r.DiskGiB, flag(r.Internet), env, metadata, r.IdleSeconds, r.OnIdle, r.OnExpiry, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist),
 		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error, r.RetentionSeconds, r.ImageRef, r.ImageID,
-		r.Depth, r.PauseReason, r.WakeError, r.TimerAt, flag(r.Unsettled), r.OpID, r.ForkedFrom, r.SnapshotID, r.SaveName, r.SaveToken, flag(r.FromDisk), without)
+		r.Depth, r.PauseReason, r.WakeError, r.TimerAt, flag(r.Unsettled), r.OpID, r.ForkedFrom, r.SnapshotID, r.SaveName, r.SaveToken, flag(r.FromDisk), without, r.Purpose, r.BuildID)
 	if err != nil {
 		return fmt.Errorf("insert sandbox: %w", err)
 	}
@@ -220,6 +222,7 @@ func (s store) list(ctx context.Context, q op.Tx, f filter) ([]*row, error) {
 	}
 	add("org_id = ?", f.OrgID)
 	add("state <> ?", api.StateDeleted)
+	add("purpose = ?", "")
 	if f.PrincipalID != "" {
 		add("principal_id = ?", f.PrincipalID)
 	}
@@ -256,7 +259,7 @@ func (s store) list(ctx context.Context, q op.Tx, f filter) ([]*row, error) {
 
 // countRunning counts the running sandboxes of an organization, of one principal where it is given.
 func (s store) countRunning(ctx context.Context, q op.Tx, orgID, principalID string) (n int, err error) {
-	err = q.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE org_id = $1 AND state = 'running' AND (principal_id = $2 OR $2 = '')`,
+	err = q.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE org_id = $1 AND state = 'running' AND purpose = '' AND (principal_id = $2 OR $2 = '')`,
 		orgID, principalID).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count running sandboxes: %w", err)

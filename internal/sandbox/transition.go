@@ -109,7 +109,7 @@ func (s *Service) findDeleted(ctx context.Context, q op.Tx, id string) (*row, er
 		return nil, err
 	}
 	c := caller.From(ctx)
-	if r == nil || c == nil || r.OrgID != c.OrgID {
+	if r == nil || c == nil || r.OrgID != c.OrgID || r.Purpose != "" {
 		return nil, errNotFound(id)
 	}
 	return r, nil

@@ -246,7 +246,10 @@ func (s *Service) bring(ctx context.Context, r *row) error {
 	if err != nil {
 		return err
 	}
-	return s.greet(ctx, r)
+	if err := s.greet(ctx, r); err != nil {
+		return err
+	}
+	return s.startOwn(ctx, r)
 }
 
 // greet waits for the guest of a sandbox that came up and gives it what is this sandbox's own. The guest of a copy may still have the token of the one that

@@ -20,6 +20,7 @@ import (
 // Source is what is kept of a sandbox beside its disk and memory.
 type Source struct {
 	Template, Image, ImageRef, ImageID string
+	BuildID                            string // of the template's build
 	Resources                          runtime.Resources
 	Memory                             bool // there is memory, not a disk alone
 	Internet                           bool

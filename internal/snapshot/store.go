@@ -17,14 +17,14 @@ import (
 type store struct{}
 
 const columns = `id, org_id, workspace_id, name, state, error, mode, sandbox_id, template, image, image_ref, image_id, vcpu_milli, memory_mib, disk_gib,
-	internet, env, metadata, guest_token, disk_bytes, memory_bytes, stored, taken_at, created_by, principal_id, created_at, state_at, without_volumes`
+	internet, env, metadata, guest_token, disk_bytes, memory_bytes, stored, taken_at, created_by, principal_id, created_at, state_at, without_volumes, build_id`
 
 func scan(s interface{ Scan(...any) error }) (*row, error) {
 	var r row
 	var env, metadata, by, without string
 	err := s.Scan(&r.ID, &r.OrgID, &r.WorkspaceID, &r.Name, &r.State, &r.Error, &r.Mode, &r.SandboxID, &r.Template, &r.Image, &r.ImageRef, &r.ImageID,
 		&r.vcpu, &r.memory, &r.diskGiB, &r.Internet, &env, &metadata, &r.GuestToken, &r.DiskBytes, &r.MemBytes, &r.Stored, &r.TakenAt, &by, &r.PrincipalID,
-		&r.CreatedAt, &r.StateAt, &without)
+		&r.CreatedAt, &r.StateAt, &without, &r.BuildID)
 	if err != nil {
 		return nil, err
 	}
@@ -69,10 +69,10 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 		return fmt.Errorf("encode snapshot: %w", err)
 	}
 	res, err := tx.ExecContext(ctx, `INSERT INTO snapshots (`+columns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-		$20, $21, $22, $23, $24, $25, $26, $27, $28) ON CONFLICT DO NOTHING`,
+		$20, $21, $22, $23, $24, $25, $26, $27, $28, $29) ON CONFLICT DO NOTHING`,
 		r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Error, r.Mode, r.SandboxID, r.Template, r.Image, r.ImageRef, r.ImageID, int64(r.Resources.VCPU*1000+0.5),
 		r.Resources.MemoryMiB, r.Resources.DiskGiB, flag(r.Internet), env, metadata, r.GuestToken, r.DiskBytes, r.MemBytes, flag(r.Stored), r.TakenAt, string(by),
-		r.PrincipalID, r.CreatedAt, r.StateAt, string(without))
+		r.PrincipalID, r.CreatedAt, r.StateAt, string(without), r.BuildID)
 	if err != nil {
 		return fmt.Errorf("insert snapshot: %w", err)
 	}

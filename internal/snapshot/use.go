@@ -55,3 +55,27 @@ func (s *Service) UsingImage(ctx context.Context, tx op.Tx, imageID string) (n i
 	}
 	return n, nil
 }
+
+// UsingBuilds gives the ids of snapshots of sandboxes that were made of one of these builds of a template, at most a few.
+func (s *Service) UsingBuilds(ctx context.Context, tx op.Tx, builds []string) (all []string, err error) {
+	for _, b := range builds {
+		rows, err := tx.QueryContext(ctx, `SELECT id FROM snapshots WHERE build_id = $1 AND state <> 'failed' AND state <> 'deleted' LIMIT 10`, b)
+		if err != nil {
+			return nil, fmt.Errorf("list snapshots of build: %w", err)
+		}
+		for rows.Next() {
+			var one string
+			if err := rows.Scan(&one); err != nil {
+				_ = rows.Close()
+				return nil, fmt.Errorf("list snapshots of build: %w", err)
+			}
+			all = append(all, one)
+		}
+		err = rows.Err()
+		_ = rows.Close()
+		if err != nil {
+			return nil, fmt.Errorf("list snapshots of build: %w", err)
+		}
+	}
+	return all, nil
+}

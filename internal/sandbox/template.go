@@ -1,0 +1,169 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
+	"github.com/berthrun/berth/internal/id"
+	"github.com/berthrun/berth/internal/runtime"
+)
+
+// Template is a build of a template as a create sees it, with what the template gives to those who ask for nothing; 0 and empty where it says nothing.
+type Template struct {
+	Name, BuildID    string
+	Image, ImageID   string // that its disk lies above
+	Disk             string // a save of its files; empty: the image is all that there is
+	Booted, Token    string // a save with memory in which its start command runs, and the token of the guest in it
+	Built            runtime.Resources
+	Resources        runtime.Resources
+	Internet         *bool
+	TTL, MaxTTL      int
+	IdleSeconds      *int
+	OnIdle, OnExpiry string
+}
+
+// TemplateRun is what a template says about running a sandbox of it.
+type TemplateRun struct {
+	Env           []string          // name=value, of the build
+	Own           map[string]string // of the template, over those
+	User, WorkDir string
+	StartCmd      string // to be started at every boot
+	UserData      string // a script that a new sandbox runs once
+}
+
+// Templates are those that organizations have built. A layer is a save on the node.
+type Templates interface {
+	// Template gives one of the caller's organization by name, name:tag or id; nil where it has none such.
+	Template(ctx context.Context, ref string) (*Template, error)
+	// Usable refuses, in the transaction that takes a build into use, one whose layers are not there any more.
+	Usable(ctx context.Context, tx op.Tx, buildID, layer string) error
+	// Fetch brings a layer to the node. Errors with HOST_UNAVAILABLE may pass.
+	Fetch(ctx context.Context, layer string) error
+	// Running says how sandboxes of a build are run.
+	Running(ctx context.Context, buildID string) (TemplateRun, error)
+}
+
+// layered reports whether a new sandbox is made of a template's layer.
+func (r *row) layered() bool { return strings.HasPrefix(r.SaveName, string(id.Layer)+"_") }
+
+// template gives the template that a create names, nil where it names a prepared image, one of a registry or a snapshot.
+func (s *Service) template(ctx context.Context, in *api.CreateSandboxIn) (*Template, error) {
+	if s.Templates == nil || in.Template == "" || in.Image != "" || in.SnapshotID != "" || in.FromDisk {
+		return nil, nil
+	}
+	return s.Templates.Template(ctx, in.Template)
+}
+
+// setTemplate has a new sandbox come up as its template says.
+func (s *Service) setTemplate(ctx context.Context, r *row, in *api.CreateSandboxIn, t *Template) error {
+	r.Template, r.BuildID, r.Image, r.ImageID = t.Name, t.BuildID, t.Image, t.ImageID
+	if in.Network == nil || in.Network.Internet == nil {
+		r.Internet = t.Internet == nil || *t.Internet
+	}
+	if in.TTLSeconds == 0 && t.TTL > 0 {
+		r.TTLSeconds = int64(t.TTL)
+	}
+	if t.MaxTTL > 0 && r.TTLSeconds > int64(t.MaxTTL) {
+		if in.TTLSeconds > 0 {
+			return errs.E(errs.LimitExceeded, "sandboxes of %s live at most %d seconds", t.Name, t.MaxTTL).Because("template_ttl").
+				Suggest("Ask for a shorter ttlSeconds.").With("path", "ttlSeconds").With("most", t.MaxTTL)
+		}
+		r.TTLSeconds = int64(t.MaxTTL)
+	}
+	r.ExpiresAt = r.CreatedAt + r.TTLSeconds*int64(time.Second/time.Microsecond)
+	if in.IdlePauseSeconds == nil && t.IdleSeconds != nil {
+		r.IdleSeconds = int64(*t.IdleSeconds)
+	}
+	if in.OnIdle == "" && t.OnIdle != "" && (t.OnIdle != "pause" || s.Driver.Capabilities().Memory) {
+		r.OnIdle = t.OnIdle
+	}
+	if in.OnExpiry == "" && t.OnExpiry != "" && (t.OnExpiry != "pause" || s.Driver.Capabilities().Memory) {
+		r.OnExpiry = t.OnExpiry
+	}
+	d := s.Defaults.Resources
+	if t.Resources.VCPU > 0 {
+		d.VCPU = t.Resources.VCPU
+	}
+	if t.Resources.MemoryMiB > 0 {
+		d.MemoryMiB = t.Resources.MemoryMiB
+	}
+	d.DiskGiB = max(t.Resources.DiskGiB, t.Built.DiskGiB, d.DiskGiB)
+	if err := s.setResources(ctx, r, in, d); err != nil {
+		return err
+	}
+	if r.DiskGiB < t.Built.DiskGiB {
+		return errs.E(errs.InvalidInput, "the template's disk has %d GiB", t.Built.DiskGiB).Because("template_disk").
+			Suggest("Ask for at least that much.").With("path", "resources.diskGiB").With("least", t.Built.DiskGiB)
+	}
+	// What was booted comes back only with the size that it had.
+	if t.Booted != "" && r.VCPUMilli == milli(t.Built.VCPU) && r.MemoryMiB == t.Built.MemoryMiB && s.Driver.Capabilities().Memory {
+		r.SaveName, r.SaveToken = t.Booted, t.Token
+	} else if t.Disk != "" {
+		r.SaveName, r.FromDisk = t.Disk, true
+	}
+	return nil
+}
+
+// asTemplate gives a guest what the sandbox's template says about running it.
+func (s *Service) asTemplate(ctx context.Context, r *row, c *guest.Configure) error {
+	run, err := s.Templates.Running(ctx, r.BuildID)
+	if err != nil {
+		return err
+	}
+	own := maps.Clone(orEmpty(run.Own))
+	maps.Copy(own, r.Env)
+	c.Env = withDefaults(run.Env, own)
+	c.User, c.WorkDir = run.User, run.WorkDir
+	if c.User == "" {
+		c.User = "root"
+	}
+	return nil
+}
+
+// startOwn starts what a sandbox's template has it run: its start command where it was booted, and its user data where it is new.
+func (s *Service) startOwn(ctx context.Context, r *row) error {
+	if r.BuildID == "" || r.Purpose != "" || s.Templates == nil {
+		return nil
+	}
+	run, err := s.Templates.Running(ctx, r.BuildID)
+	if err != nil {
+		return err
+	}
+	g := s.guest(r.ID, r.Generation, r.GuestToken)
+	isNew := r.State == api.StateCreating
+	if booted := !isNew || r.SaveToken == "" || r.FromDisk; booted && run.StartCmd != "" {
+		st := guest.Start{ID: derived(r, "start"), Command: run.StartCmd, Background: true}
+		if _, err := g.StartProcess(ctx, st); err != nil {
+			return fmt.Errorf("start the template's command: %w", err)
+		}
+	}
+	if isNew && run.UserData != "" && r.SnapshotID == "" && r.ForkedFrom == "" {
+		st := guest.Start{ID: derived(r, "userData"), Command: userData, User: "root", Cwd: "/", Stdin: []byte(run.UserData), Background: true}
+		if _, err := g.StartProcess(ctx, st); err != nil {
+			return fmt.Errorf("start the template's user data: %w", err)
+		}
+	}
+	return nil
+}
+
+// userData runs the script that it reads, whose first line may name what runs it. Nobody else may read it.
+const userData = `umask 077; f=$(mktemp) && cat >"$f" && chmod 700 "$f" && { "$f"; c=$?; rm -f "$f"; exit $c; }`
+
+// derived is the id of a process that a boot starts: the same however often the boot is tried.
+func derived(r *row, what string) string {
+	sum := sha256.Sum256([]byte(fmt.Sprintf("%s/%d/%s", r.ID, r.Generation, what)))
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	b := make([]byte, 20)
+	for i := range b {
+		b[i] = letters[int(sum[i])%len(letters)]
+	}
+	return string(id.Process) + "_" + string(b)
+}

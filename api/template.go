@@ -47,20 +47,6 @@ type VolumeUse struct {
 	ReadOnly bool   `json:"readOnly,omitempty"`
 }
 
-// TemplateStep is one step of a build.
-type TemplateStep struct {
-	Type    string   `json:"type" enum:"RUN,ENV,WORKDIR,USER,COPY"`
-	Command string   `json:"command,omitempty" maxlen:"65536" doc:"RUN: through /bin/sh -c."`
-	User    string   `json:"user,omitempty" maxlen:"128" doc:"USER: from here on. RUN: for this one."`
-	Key     string   `json:"key,omitempty" maxlen:"256" doc:"ENV."`
-	Value   string   `json:"value,omitempty" maxlen:"32768" doc:"ENV."`
-	Path    string   `json:"path,omitempty" maxlen:"1024" doc:"WORKDIR."`
-	Src     []string `json:"src,omitempty" maxitems:"256" maxlen:"1024" doc:"COPY: what is taken from the context."`
-	Dest    string   `json:"dest,omitempty" maxlen:"1024" doc:"COPY: where to."`
-	Chown   string   `json:"chown,omitempty" maxlen:"128" doc:"COPY: user, or user:group."`
-	Chmod   string   `json:"chmod,omitempty" pattern:"^[0-7]{3,4}$" doc:"COPY."`
-}
-
 // BuildTemplateIn is the input of templates.build.
 type BuildTemplateIn struct {
 	op.WriteIn

@@ -15,29 +15,30 @@ import (
 
 // build is a build in the database. Times are microseconds UTC, 0 where there is none.
 type build struct {
-	ID, OrgID, WorkspaceID, TemplateID    string
-	Version                               int64
-	Status, Reason                        string
-	Cancelled                             bool
-	Tag                                   string
-	Recipe                                api.BuildTemplateIn
-	Result                                result
-	Parent, ContextID, ImageID            string
-	Step, Steps, Cached                   int64
-	CreatedBy                             op.CreatedBy
-	PrincipalID                           string
-	Owner                                 string
-	LeaseUntil                            int64
-	CreatedAt, StartedAt, FinishedAt      int64
-	UsedAt                                int64
-	name                                  string // of the template, where it was asked for
+	ID, OrgID, WorkspaceID, TemplateID string
+	Version                            int64
+	Status, Reason                     string
+	Cancelled                          bool
+	Tag                                string
+	Recipe                             api.BuildTemplateIn
+	Result                             result
+	Parent, ContextID, ImageID         string
+	Step, Steps, Cached                int64
+	CreatedBy                          op.CreatedBy
+	PrincipalID                        string
+	Owner                              string
+	LeaseUntil                         int64
+	CreatedAt, StartedAt, FinishedAt   int64
+	UsedAt                             int64
+	name                               string // of the template, where it was asked for
 }
 
 // result is what came of a build.
 type result struct {
 	Config   recipe.Config     `json:"config"`
-	Key      string            `json:"key,omitempty"`   // of its files
-	Image    string            `json:"image,omitempty"` // that they lie above
+	Prepared bool              `json:"prepared,omitempty"` // whoever is not named is the image's own user, not root
+	Key      string            `json:"key,omitempty"`      // of its files
+	Image    string            `json:"image,omitempty"`    // that they lie above
 	ImageID  string            `json:"imageId,omitempty"`
 	Disk     string            `json:"disk,omitempty"`   // the layer of its files; empty: the image is all that there is
 	Booted   string            `json:"booted,omitempty"` // the layer with its start command running

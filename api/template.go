@@ -52,7 +52,7 @@ type BuildTemplateIn struct {
 	op.WriteIn
 	Name         string            `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,62}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$" doc:"One that exists gets a new version. With name:tag the tag means it too."`
 	FromImage    string            `json:"fromImage,omitempty" minlen:"1" maxlen:"512" doc:"Exactly one of fromImage, fromTemplate and dockerfile."`
-	FromTemplate string            `json:"fromTemplate,omitempty" pattern:"^[a-zA-Z0-9][a-zA-Z0-9._:-]{0,191}$" doc:"base, or one of yours: name, name:tag or id."`
+	FromTemplate string            `json:"fromTemplate,omitempty" pattern:"^[a-zA-Z0-9][a-zA-Z0-9._:-]{0,127}$" doc:"base, or one of yours: name, name:tag or id."`
 	Dockerfile   string            `json:"dockerfile,omitempty" minlen:"1" maxlen:"262144" doc:"Its text. An instruction that is not supported is named with its line."`
 	Steps        []TemplateStep    `json:"steps,omitempty" maxitems:"256" doc:"In order, after those of a Dockerfile."`
 	ContextID    string            `json:"contextId,omitempty" id:"bctx" doc:"The archive that COPY takes from: builds.upload, or the CLI, gives it."`
@@ -332,7 +332,7 @@ var (
 	FollowBuild = op.StreamDef[FollowBuildIn]{
 		Name: "builds.follow", Route: "GET /v1/builds/{buildId}/logs", When: "follow", Action: "compute:templates:read", Kind: op.Events,
 		Hints: op.Read | op.Idempotent, Toolset: SetTemplates, Title: "Follow a build",
-		Doc: "Follows a build's log as server-sent events until it ends: what there is first, then what comes. A stream that ends without the event end was broken: connect again with Last-Event-ID.",
+		Doc:     "Follows a build's log as server-sent events until it ends: what there is first, then what comes. A stream that ends without the event end was broken: connect again with Last-Event-ID.",
 		Headers: []op.Header{{Name: "Last-Event-ID", Doc: "The id of the last event that was read."}},
 		Messages: []op.Message{
 			{Name: "line", Doc: "A piece of the log.", Data: BuildLine{}},

@@ -2,7 +2,6 @@ package catalog
 
 // What is said of things that are not here yet.
 const (
-	noTemplates = "templates cannot be built or listed yet; create_sandbox uses base, or an image that manage_images lists"
 	noGPU       = "there are no GPU reservations yet; list_capabilities says what this deployment can do"
 	noInstances = "there are no instances yet; create_sandbox gives an isolated machine"
 	noNodes     = "nodes are for the people who run this deployment"
@@ -43,7 +42,7 @@ var names = []Old{
 	{Name: "start_instance", Note: noInstances},
 	{Name: "stop_instance", Note: noInstances},
 	{Name: "delete_instance", Note: noInstances},
-	{Name: "list_sandbox_templates", Note: noTemplates},
+	{Name: "list_sandbox_templates", Tool: "list_templates"},
 	{Name: "create_sandbox", Tool: "create_sandbox"},
 	{Name: "list_sandboxes", Tool: "list_sandboxes"},
 	{Name: "get_sandbox", Tool: "get_sandbox"},
@@ -60,11 +59,11 @@ var names = []Old{
 	{Name: "get_sandbox_metrics", Tool: "get_sandbox_metrics"},
 	{Name: "get_sandbox_logs", Tool: "get_sandbox_logs"},
 	{Name: "get_team_usage", Note: noUsage},
-	{Name: "list_templates", Note: noTemplates},
-	{Name: "get_template", Note: noTemplates},
-	{Name: "build_template", Note: noTemplates},
-	{Name: "get_build_logs", Note: noTemplates},
-	{Name: "get_build_status", Note: noTemplates},
+	{Name: "list_templates", Tool: "list_templates"},
+	{Name: "get_template", Tool: "get_template"},
+	{Name: "build_template", Tool: "build_template"},
+	{Name: "get_build_logs", Tool: "get_build_logs"},
+	{Name: "get_build_status", Tool: "get_build_status"},
 	{Name: "list_snapshots", Tool: "list_snapshots"},
 	{Name: "snapshot_sandbox", Tool: "snapshot_sandbox"},
 	{Name: "get_usage", Note: noUsage},

@@ -36,7 +36,9 @@ import (
 	"github.com/berthrun/berth/internal/ready"
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/sandbox"
+	"github.com/berthrun/berth/internal/secret"
 	"github.com/berthrun/berth/internal/snapshot"
+	"github.com/berthrun/berth/internal/template"
 	"github.com/berthrun/berth/internal/terminal"
 	"github.com/berthrun/berth/internal/volume"
 )
@@ -136,6 +138,8 @@ type Plane struct {
 	saves     *saves.Keeper
 	snapshots *snapshot.Service
 	volumes   *volume.Service
+	templates *template.Service
+	box       *secret.Box
 	quota     *quota.Service
 	events    *event.Log
 	audit     *audit.Log
@@ -209,12 +213,14 @@ func (p *Plane) services() error {
 	processes.Sandboxes = p.sandboxes
 	p.openSnapshots()
 	p.openVolumes()
+	p.openTemplates()
 	p.quota.Count(p.sandboxes.Count)
 
 	p.registry = op.NewRegistry()
 	p.sandboxes.Register(p.registry)
 	p.snapshots.Register(p.registry)
 	p.volumes.Register(p.registry)
+	p.templates.Register(p.registry)
 	processes.Register(p.registry)
 	file.New(p.sandboxes).Register(p.registry)
 	p.images.Register(p.registry)
@@ -315,7 +321,7 @@ func (p *Plane) ready(ctx context.Context) error {
 func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.volumes.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
+		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.volumes.Run, p.templates.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
 		p.saves.Vault.Run,
 	} {
 		g.Go(func() error { return run(ctx) })

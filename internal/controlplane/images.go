@@ -19,8 +19,9 @@ func (p *Plane) openImages() error {
 			return err
 		}
 	}
+	p.box = secret.New(wrapper, p.cfg.Now)
 	p.images = image.New(image.Config{
-		DB: p.db, Node: p.node.Images(), Box: secret.New(wrapper, p.cfg.Now), Events: events{p.events}, Now: p.cfg.Now, Logger: p.cfg.Logger,
+		DB: p.db, Node: p.node.Images(), Box: p.box, Events: events{p.events}, Now: p.cfg.Now, Logger: p.cfg.Logger,
 	})
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/chunk/saves"
-	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/runtime"
 	"github.com/berthrun/berth/internal/sandbox"
@@ -22,7 +21,6 @@ func (p *Plane) openSnapshots() {
 	}
 	p.snapshots = snapshot.New(c)
 	p.sandboxes.Snapshots = origins{p.snapshots}
-	p.images.Users = imageUsers{p.sandboxes, p.snapshots}
 }
 
 // saved lets the snapshots' service save sandboxes.
@@ -65,22 +63,6 @@ func (k stored) Drop(ctx context.Context, s snapshot.Stored) error {
 	return k.Keeper.Drop(ctx, k.save(s))
 }
 
-// imageUsers are all that lie above images.
-type imageUsers struct {
-	sandboxes *sandbox.Service
-	snapshots *snapshot.Service
-}
-
-// UsingImage implements image.Users.
-func (u imageUsers) UsingImage(ctx context.Context, tx op.Tx, imageID string) (int, error) {
-	n, err := u.sandboxes.UsingImage(ctx, tx, imageID)
-	if err != nil {
-		return 0, err
-	}
-	m, err := u.snapshots.UsingImage(ctx, tx, imageID)
-	return n + m, err
-}
-
 const (
 	// askMemory is how often the node is asked how much memory it has left.
 	askMemory = 5 * time.Second
@@ -108,7 +90,6 @@ func short(node *nodeapi.Client) func(ctx context.Context) bool {
 
 var (
 	_ snapshot.Node      = runtime.Driver(nil)
-	_ image.Users        = imageUsers{}
 	_ snapshot.Sandboxes = saved{}
 	_ snapshot.Storage   = stored{}
 	_ sandbox.Snapshots  = origins{}

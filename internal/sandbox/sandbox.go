@@ -76,18 +76,18 @@ func (d Defaults) PidsOf(memoryMiB int64) int64 {
 
 // Config is what the service is made of.
 type Config struct {
-	DB       *db.DB
-	Driver   runtime.Driver
-	Quota    Quota
-	Events   Events
-	Keeper   Keeper
-	Images   Images
-	Pulled   Pulled // nil: sandboxes are made of templates only
+	DB     *db.DB
+	Driver runtime.Driver
+	Quota  Quota
+	Events Events
+	Keeper Keeper
+	Images Images
+	Pulled Pulled // nil: sandboxes are made of templates only
 	// Templates are those that organizations have built; nil: there are only prepared images.
 	Templates Templates
-	Ready    Ready  // nil: none is kept ready
-	Defaults Defaults
-	Observer Observer // nil: nobody
+	Ready     Ready // nil: none is kept ready
+	Defaults  Defaults
+	Observer  Observer // nil: nobody
 	// MayWake reports whether a caller may start a sandbox by using it. Nil allows it to all but read-only callers.
 	MayWake func(c *caller.Caller) bool
 	// DiskBounds gives the least and the most GiB of one sandbox's disk. 10 to 30 where nil.

@@ -34,9 +34,10 @@ type Template struct {
 type TemplateRun struct {
 	Env           []string          // name=value, of the build
 	Own           map[string]string // of the template, over those
-	User, WorkDir string
-	StartCmd      string // to be started at every boot
-	UserData      string // a script that a new sandbox runs once
+	User, WorkDir string            // empty: the guest's own default
+	StartCmd      string            // to be started at every boot
+	UserData      string            // a script that a new sandbox runs once
+	Disk          string            // a save of the build's files; empty: the image is all that there is
 }
 
 // Templates are those that organizations have built. A layer is a save on the node.
@@ -122,9 +123,41 @@ func (s *Service) asTemplate(ctx context.Context, r *row, c *guest.Configure) er
 	maps.Copy(own, r.Env)
 	c.Env = withDefaults(run.Env, own)
 	c.User, c.WorkDir = run.User, run.WorkDir
-	if c.User == "" {
-		c.User = "root"
+	return nil
+}
+
+// fromLayer makes a new sandbox of its template's layer. Where the memory of one that was booted cannot be used any more, as after an upgrade, the sandbox
+// boots on the template's files: what was running is started again.
+func (s *Service) fromLayer(ctx context.Context, r *row) error {
+	_, err := s.Driver.Clone(ctx, r.spec(), r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
+	if err == nil || r.FromDisk || !runtime.MemoryUnusable(reasonOf(err)) && !errs.Is(err, errs.NotFound) {
+		return err
 	}
+	run, rerr := s.Templates.Running(ctx, r.BuildID)
+	if rerr != nil {
+		return rerr
+	}
+	s.Logger.Info("what a template keeps running cannot be used: the sandbox boots", "sandbox", r.ID, "layer", r.SaveName, "error", err)
+	if err := s.store.unboot(ctx, s.DB, r, run.Disk); err != nil {
+		return err
+	}
+	if run.Disk == "" {
+		_, err = s.Driver.Create(ctx, r.spec())
+		return err
+	}
+	if err := s.Templates.Fetch(ctx, run.Disk); err != nil {
+		return err
+	}
+	_, err = s.Driver.Clone(ctx, r.spec(), run.Disk, runtime.CloneOptions{FromDisk: true})
+	return err
+}
+
+// unboot has a new sandbox boot on a template's files instead of coming back from its memory.
+func (s store) unboot(ctx context.Context, q op.Tx, r *row, disk string) error {
+	if _, err := q.ExecContext(ctx, `UPDATE sandboxes SET save_name = $1, save_token = '', from_disk = $2 WHERE id = $3 AND generation = $4`, disk, flag(disk != ""), r.ID, r.Generation); err != nil {
+		return fmt.Errorf("forget what a sandbox was to be made of: %w", err)
+	}
+	r.SaveName, r.SaveToken, r.FromDisk = disk, "", disk != ""
 	return nil
 }
 

@@ -235,6 +235,8 @@ func (s *Service) bring(ctx context.Context, r *row) error {
 		_, err = s.Driver.Start(ctx, spec)
 	case r.seeded():
 		err = s.fromSeed(ctx, r)
+	case r.layered():
+		err = s.fromLayer(ctx, r)
 	case r.SaveName != "":
 		_, err = s.Driver.Clone(ctx, spec, r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
 	default:

@@ -16,7 +16,9 @@ import (
 func (s *Service) registerBuilds(r *op.Registry) {
 	op.Handle(r, api.BuildTemplate, op.Handler[api.BuildTemplateIn, api.BuildTemplateOut]{Draft: s.draftBuild, Intent: s.intentBuild, Act: s.actBuild})
 	op.Handle(r, api.GetBuild, op.Handler[api.GetBuildIn, api.GetBuildOut]{
-		Draft: func(ctx context.Context, in *api.GetBuildIn) (*op.Draft, error) { return s.draftOf(ctx, in.BuildID, in.TemplateID) },
+		Draft: func(ctx context.Context, in *api.GetBuildIn) (*op.Draft, error) {
+			return s.draftOf(ctx, in.BuildID, in.TemplateID)
+		},
 		Act: func(ctx context.Context, in *api.GetBuildIn, _ *op.Draft) (*api.GetBuildOut, error) {
 			b, err := s.findBuild(ctx, s.DB, in.BuildID)
 			if err != nil {
@@ -26,7 +28,9 @@ func (s *Service) registerBuilds(r *op.Registry) {
 		},
 	})
 	op.Handle(r, api.BuildLogs, op.Handler[api.BuildLogsIn, api.BuildLogsOut]{
-		Draft: func(ctx context.Context, in *api.BuildLogsIn) (*op.Draft, error) { return s.draftOf(ctx, in.BuildID, in.TemplateID) }, Act: s.actLogs,
+		Draft: func(ctx context.Context, in *api.BuildLogsIn) (*op.Draft, error) {
+			return s.draftOf(ctx, in.BuildID, in.TemplateID)
+		}, Act: s.actLogs,
 	})
 	op.Handle(r, api.ListBuilds, op.Handler[api.ListBuildsIn, api.ListBuildsOut]{
 		Draft: func(ctx context.Context, in *api.ListBuildsIn) (*op.Draft, error) {
@@ -37,7 +41,9 @@ func (s *Service) registerBuilds(r *op.Registry) {
 		}, Act: s.actBuilds,
 	})
 	op.Handle(r, api.CancelBuild, op.Handler[api.CancelBuildIn, api.BuildOut]{
-		Draft:  func(ctx context.Context, in *api.CancelBuildIn) (*op.Draft, error) { return s.draftOf(ctx, in.BuildID, "") },
+		Draft: func(ctx context.Context, in *api.CancelBuildIn) (*op.Draft, error) {
+			return s.draftOf(ctx, in.BuildID, "")
+		},
 		Intent: s.intentCancel, Act: s.actCancel,
 	})
 }

@@ -16,7 +16,9 @@ import (
 func (s *Service) registerStreams(r *op.Registry) {
 	op.HandleStream(r, api.UploadContext, op.StreamHandler[api.UploadContextIn]{Draft: collection[api.UploadContextIn], Serve: s.serveUpload})
 	op.HandleStream(r, api.FollowBuild, op.StreamHandler[api.FollowBuildIn]{
-		Draft: func(ctx context.Context, in *api.FollowBuildIn) (*op.Draft, error) { return s.draftOf(ctx, in.BuildID, "") }, Serve: s.serveFollow,
+		Draft: func(ctx context.Context, in *api.FollowBuildIn) (*op.Draft, error) {
+			return s.draftOf(ctx, in.BuildID, "")
+		}, Serve: s.serveFollow,
 	})
 }
 
@@ -107,7 +109,10 @@ func (f *follower) event(name string, id int64, v any) error {
 func (f *follower) write(text string) error {
 	f.last = time.Now()
 	if _, err := f.w.Write([]byte(text)); err != nil {
-		return err
+		return errs.Wrap(errs.Timeout, err, "the reader has gone or reads nothing")
 	}
-	return http.NewResponseController(f.w).Flush()
+	if fl, ok := f.w.(http.Flusher); ok {
+		fl.Flush()
+	}
+	return nil
 }

@@ -34,7 +34,9 @@ func (s *Service) registerTemplates(r *op.Registry) {
 		},
 	})
 	op.Handle(r, api.SetTemplateVolumes, op.Handler[api.SetTemplateVolumesIn, api.TemplateOut]{
-		Draft:  func(ctx context.Context, in *api.SetTemplateVolumesIn) (*op.Draft, error) { return s.draft(ctx, in.TemplateID) },
+		Draft: func(ctx context.Context, in *api.SetTemplateVolumesIn) (*op.Draft, error) {
+			return s.draft(ctx, in.TemplateID)
+		},
 		Intent: s.intentVolumes,
 		Act: func(ctx context.Context, in *api.SetTemplateVolumesIn, _ *op.Draft) (*api.TemplateOut, error) {
 			return s.out(ctx, in.TemplateID)
@@ -207,6 +209,15 @@ func (s *Service) actList(ctx context.Context, in *api.ListTemplatesIn, _ *op.Dr
 }
 
 func (s *Service) draftUpdate(ctx context.Context, in *api.UpdateTemplateIn) (*op.Draft, error) {
+	if in.BuildID != "" {
+		if _, err := s.findBuild(ctx, s.DB, in.BuildID); err != nil {
+			return nil, err
+		}
+	}
+	d, err := s.draft(ctx, in.TemplateID)
+	if err != nil {
+		return nil, err
+	}
 	if (in.Tag == "") != (in.BuildID == "") {
 		return nil, errs.E(errs.InvalidInput, "tag and buildId go together").With("path", "tag")
 	}
@@ -221,12 +232,7 @@ func (s *Service) draftUpdate(ctx context.Context, in *api.UpdateTemplateIn) (*o
 	if in.UserData != nil && strings.ContainsRune(*in.UserData, 0) {
 		return nil, errs.E(errs.InvalidInput, "userData must not hold NUL").With("path", "userData")
 	}
-	if in.BuildID != "" {
-		if _, err := s.findBuild(ctx, s.DB, in.BuildID); err != nil {
-			return nil, err
-		}
-	}
-	return s.draft(ctx, in.TemplateID)
+	return d, nil
 }
 
 func checkEnv(env map[string]string) error {

@@ -346,6 +346,9 @@ func (s *Service) audit(ctx context.Context) error {
 			s.Logger.Warn("sandbox of a build not deleted", "sandbox", sandbox, "build", of, "error", err)
 		}
 	}
+	if err := s.dropContexts(ctx); err != nil {
+		return err
+	}
 	if err := s.collect(ctx); err != nil {
 		return err
 	}

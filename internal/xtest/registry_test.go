@@ -39,9 +39,10 @@ func TestRegistry(t *testing.T) {
 		g := &registry{s: s, images: images, db: dbtest.Open(t, url), sandbox: Sandbox(t, s.Client, api.CreateSandboxIn{Name: "shared"})}
 		g.process = start(t, s.Client, g.sandbox, "exec sleep 600")
 		admin, foreign := identify(t, s, s.Key), identify(t, s, secret)
+		shared := g.template(t, "shared")
 		calltest.Suite(t, calltest.Setup{
 			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
-			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept"))},
+			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept")), "sbxt": shared.TemplateID, "bld": shared.BuildID},
 		})
 		g.effects(t)
 	})
@@ -221,6 +222,34 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.ImportImageIn{Image: name + ":1"})
 	case api.ExportImage.Name:
 		return encode(t, api.ExportImageIn{ImageIn: api.ImageIn{ImageID: g.image(t, name).ID}})
+	case api.ListTemplates.Name:
+		return encode(t, api.ListTemplatesIn{})
+	case api.GetTemplate.Name:
+		return encode(t, api.TemplateIn{TemplateID: g.template(t, name).TemplateID})
+	case api.BuildTemplate.Name:
+		return encode(t, api.BuildTemplateIn{Name: name, FromTemplate: "base", Steps: []api.TemplateStep{{Type: "ENV", Key: "A", Value: "b"}}})
+	case api.UpdateTemplate.Name:
+		ttl, data := 3600, "echo hello"
+		return encode(t, api.UpdateTemplateIn{
+			TemplateIn: api.TemplateIn{TemplateID: g.template(t, name).TemplateID}, TTLSeconds: &ttl, MaxTTLSeconds: &ttl, Env: map[string]string{"A": "b"}, UserData: &data,
+		})
+	case api.SetTemplateVolumes.Name:
+		return encode(t, api.SetTemplateVolumesIn{TemplateIn: api.TemplateIn{TemplateID: g.template(t, name).TemplateID}, Volumes: []api.VolumeUse{}})
+	case api.DeleteTemplate.Name:
+		return encode(t, api.DeleteTemplateIn{TemplateIn: api.TemplateIn{TemplateID: g.template(t, name).TemplateID}})
+	case api.GetBuild.Name:
+		b := g.template(t, name)
+		return encode(t, api.GetBuildIn{BuildIn: api.BuildIn{BuildID: b.BuildID}, TemplateID: b.TemplateID})
+	case api.BuildLogs.Name:
+		return encode(t, api.BuildLogsIn{BuildIn: api.BuildIn{BuildID: g.template(t, name).BuildID}})
+	case api.ListBuilds.Name:
+		return encode(t, api.ListBuildsIn{TemplateID: g.template(t, name).TemplateID, Status: []string{api.BuildReady}})
+	case api.CancelBuild.Name:
+		return encode(t, api.CancelBuildIn{BuildIn: api.BuildIn{BuildID: g.template(t, name).BuildID}})
+	case api.UploadContext.Name:
+		return "{}"
+	case api.FollowBuild.Name:
+		return encode(t, api.FollowBuildIn{BuildIn: api.BuildIn{BuildID: g.template(t, name).BuildID}})
 	case api.SetRegistry.Name:
 		return encode(t, api.SetRegistryIn{Host: name + ".example", Username: "u", Password: "p"})
 	case api.ListRegistries.Name:
@@ -290,6 +319,12 @@ func (g *registry) backup(t *testing.T, volume string) string {
 		t.Fatalf("made %+v", b)
 	}
 	return b.ID
+// template builds one.
+func (g *registry) template(t *testing.T, name string) *api.BuildTemplateOut {
+	t.Helper()
+	out := Must(t, g.s.Client, api.BuildTemplate, api.BuildTemplateIn{Name: name, FromTemplate: "base", Steps: []api.TemplateStep{{Type: "ENV", Key: "A", Value: "b"}}})
+	built(t, g.s.Client, out.BuildID)
+	return &out
 }
 
 func encode(t *testing.T, v any) string {
@@ -304,6 +339,9 @@ func encode(t *testing.T, v any) string {
 // state describes what operations may change: the rows that they own, the files of every sandbox, the processes of the shared one.
 func (g *registry) state(t *testing.T) string {
 	t.Helper()
+	eventually(t, func() bool { // what a call had begun is done
+		return len(Must(t, g.s.Client, api.ListBuilds, api.ListBuildsIn{Status: []string{api.BuildWaiting, api.BuildBuilding}}).Items) == 0
+	})
 	var b strings.Builder
 	for _, query := range []string{
 		`SELECT id, name, state, generation, boot_generation, env, metadata, idle_seconds, on_idle, on_expiry, auto_wake, wake_on_timers, persist, expires_at, stop_reason
@@ -321,6 +359,10 @@ func (g *registry) state(t *testing.T) string {
 		`SELECT id, name, digest, state, error, config FROM images ORDER BY id`,
 		`SELECT org_id, name, tag, image_id, local FROM image_tags ORDER BY org_id, name, tag`,
 		`SELECT org_id, host, username, sealed FROM registries ORDER BY org_id, host`,
+		`SELECT id, name, state, versions, defaults, volumes, sealed FROM templates ORDER BY id`,
+		`SELECT id, template_id, version, recipe, cancelled FROM template_builds ORDER BY id`,
+		`SELECT template_id, tag, build_id FROM template_tags ORDER BY template_id, tag`,
+		`SELECT id, state, sha256 FROM build_contexts ORDER BY id`,
 		`SELECT scope, key, used FROM usage WHERE used <> 0 ORDER BY scope, key`,
 		`SELECT scope, key, value FROM limits ORDER BY scope, key`,
 		`SELECT hash, key_id, sandbox_id FROM terminal_tickets ORDER BY hash`,

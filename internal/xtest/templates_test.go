@@ -1,0 +1,133 @@
+package xtest
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/client"
+)
+
+// built waits until a build has ended and gives it; it must be ready.
+func built(t testing.TB, c *client.Client, id string) api.Build {
+	t.Helper()
+	b := ended(t, c, id)
+	if b.Status != api.BuildReady {
+		t.Fatalf("build: %s: %s\n%s", b.Status, b.Reason, buildLog(t, c, id))
+	}
+	return b
+}
+
+// ended waits until a build has ended and gives it.
+func ended(t testing.TB, c *client.Client, id string) api.Build {
+	t.Helper()
+	in := api.BuildLogsIn{BuildIn: api.BuildIn{BuildID: id}, WaitSeconds: 20, Limit: 1000}
+	for range 1000 {
+		out := Must(t, c, api.BuildLogs, in)
+		if in.Offset = out.NextOffset; out.End {
+			break
+		}
+	}
+	return Must(t, c, api.GetBuild, api.GetBuildIn{BuildIn: api.BuildIn{BuildID: id}}).Build
+}
+
+func buildLog(t testing.TB, c *client.Client, id string) string {
+	t.Helper()
+	var all strings.Builder
+	in := api.BuildLogsIn{BuildIn: api.BuildIn{BuildID: id}, Limit: 1000}
+	for {
+		out := Must(t, c, api.BuildLogs, in)
+		for _, l := range out.Lines {
+			all.WriteString(l.Text)
+		}
+		if len(out.Lines) < 1000 {
+			return all.String()
+		}
+		in.Offset = out.NextOffset
+	}
+}
+
+// build builds a template and waits for its end.
+func build(t testing.TB, c *client.Client, in api.BuildTemplateIn) (api.BuildTemplateOut, api.Build) {
+	t.Helper()
+	out := Must(t, c, api.BuildTemplate, in)
+	return out, ended(t, c, out.BuildID)
+}
+
+func runIn(t testing.TB, c *client.Client, sandbox, command string) api.ExecOut {
+	t.Helper()
+	return Must(t, c, api.Exec, api.ExecIn{SandboxIn: in(sandbox), CommandIn: api.CommandIn{Command: command}})
+}
+
+// TestTemplateBuild builds templates on the fake node: what steps did and said is there in sandboxes, what was built before is not built again, and a build
+// that fails changes nothing.
+func TestTemplateBuild(t *testing.T) {
+	eachSleeper(t, nil, func(t *testing.T, l *life) {
+		c := l.Client
+		side := t.TempDir() + "/ran"
+		steps := []api.TemplateStep{
+			{Type: "ENV", Key: "COLOUR", Value: "red"},
+			{Type: "WORKDIR", Path: "/work/deep"},
+			{Type: "RUN", Command: "echo $COLOUR > file; echo one >> " + side + "; echo said; echo cried >&2"},
+			{Type: "RUN", Command: "cp file copy; echo two >> " + side},
+		}
+		out, b := build(t, c, api.BuildTemplateIn{Name: "first", FromTemplate: "base", Steps: steps})
+		if b.Status != api.BuildReady || b.Version != 1 || out.Version != 1 || b.Steps != 4 || b.Cached != 0 {
+			t.Fatalf("build: %+v\n%s", b, buildLog(t, c, out.BuildID))
+		}
+		if log := buildLog(t, c, out.BuildID); !strings.Contains(log, "said\n") || !strings.Contains(log, "cried\n") || !strings.Contains(log, "step 3/4: RUN echo") {
+			t.Errorf("log: %s", log)
+		}
+		sb := Must(t, c, api.CreateSandbox, api.CreateSandboxIn{Template: "first"}).Sandbox
+		if sb.State != api.StateRunning || sb.Template != "first" {
+			t.Fatalf("sandbox: %+v", sb)
+		}
+		if got := runIn(t, c, sb.ID, "echo $COLOUR; cat copy"); got.ExitCode == nil || *got.ExitCode != 0 || got.Stdout != "red\nred\n" {
+			t.Errorf("in the sandbox: %+v", got)
+		}
+
+		// Unchanged: nothing runs. Changed: what follows the change.
+		if _, b = build(t, c, api.BuildTemplateIn{Name: "first", FromTemplate: "base", Steps: steps}); b.Status != api.BuildReady || b.Cached != 4 || b.Version != 2 {
+			t.Errorf("built again: %+v", b)
+		}
+		if got := ranLines(t, side); got != "one two" {
+			t.Errorf("ran: %s", got)
+		}
+		changed := append(append([]api.TemplateStep{}, steps[:3]...), api.TemplateStep{Type: "RUN", Command: "echo three >> " + side})
+		if _, b = build(t, c, api.BuildTemplateIn{Name: "first", FromTemplate: "base", Steps: changed}); b.Status != api.BuildReady || b.Cached != 3 {
+			t.Errorf("changed: %+v", b)
+		}
+		if got := ranLines(t, side); got != "one two three" {
+			t.Errorf("ran: %s", got)
+		}
+		if _, b = build(t, c, api.BuildTemplateIn{Name: "first", FromTemplate: "base", Steps: changed, Force: true}); b.Status != api.BuildReady || b.Cached != 0 {
+			t.Errorf("forced: %+v", b)
+		}
+		if got := ranLines(t, side); got != "one two three one three" {
+			t.Errorf("ran: %s", got)
+		}
+
+		// A build that fails leaves the version before in use.
+		before := Must(t, c, api.GetTemplate, api.TemplateIn{TemplateID: out.TemplateID}).Template
+		_, b = build(t, c, api.BuildTemplateIn{Name: "first", FromTemplate: "base", Steps: append(changed, api.TemplateStep{Type: "RUN", Command: "echo broken >&2; exit 7"})})
+		if b.Status != api.BuildError || !strings.Contains(b.Reason, "step 5") || !strings.Contains(b.Reason, "exit code 7") || !strings.Contains(b.Reason, "broken") {
+			t.Errorf("failed: %+v", b)
+		}
+		if after := Must(t, c, api.GetTemplate, api.TemplateIn{TemplateID: out.TemplateID}).Template; after.BuildID != before.BuildID || after.Version != 4 {
+			t.Errorf("after a failure: %+v, before %+v", after, before)
+		}
+		if got := Must(t, c, api.ListSandboxes, api.ListSandboxesIn{Scope: "all"}); len(got.Items) != 1 || got.TotalRunning != 1 {
+			t.Errorf("listed: %+v", got.Items)
+		}
+	})
+}
+
+func ranLines(t testing.TB, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file) //nolint:gosec // below the test's own folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(string(b)), " ")
+}

@@ -25,7 +25,7 @@ type Template struct {
 	StartCmd         string        `json:"startCmd,omitempty"`
 	ReadyCmd         string        `json:"readyCmd,omitempty"`
 	Booted           bool          `json:"booted,omitempty" doc:"Its start command runs already in what sandboxes are made of."`
-	Volumes          []VolumeUse   `json:"volumes" doc:"That each of its sandboxes mounts."`
+	Volumes          []VolumeMount `json:"volumes" doc:"That each of its sandboxes mounts."`
 	WorkspaceID      string        `json:"workspaceId,omitempty"`
 	CreatedAt        *time.Time    `json:"createdAt,omitempty"`
 	UpdatedAt        *time.Time    `json:"updatedAt,omitempty"`
@@ -37,14 +37,6 @@ type TemplateTag struct {
 	Tag     string `json:"tag"`
 	BuildID string `json:"buildId"`
 	Version int64  `json:"version"`
-}
-
-// VolumeUse says where a template's sandboxes mount a volume.
-type VolumeUse struct {
-	VolumeID string `json:"volumeId,omitempty" id:"vol" doc:"Or name."`
-	Name     string `json:"name,omitempty" maxlen:"63" doc:"Instead of volumeId."`
-	Path     string `json:"path" minlen:"2" maxlen:"1024" doc:"Absolute."`
-	ReadOnly bool   `json:"readOnly,omitempty"`
 }
 
 // BuildTemplateIn is the input of templates.build.
@@ -162,7 +154,7 @@ type TemplateOut struct {
 type SetTemplateVolumesIn struct {
 	op.WriteIn
 	TemplateIn
-	Volumes []VolumeUse `json:"volumes" maxitems:"16"`
+	Volumes []VolumeMount `json:"volumes" maxitems:"16"`
 }
 
 // DeleteTemplateIn is the input of templates.delete.

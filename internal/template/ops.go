@@ -200,7 +200,7 @@ func (s *Service) actList(ctx context.Context, in *api.ListTemplatesIn, _ *op.Dr
 		if image != "" { // the oldest of all
 			disk := s.Defaults.DiskGiB
 			out.Items = append(out.Items, api.Template{
-				ID: builtIn, Name: builtIn, BuiltIn: true, Ready: true, Tags: []api.TemplateTag{}, Volumes: []api.VolumeUse{},
+				ID: builtIn, Name: builtIn, BuiltIn: true, Ready: true, Tags: []api.TemplateTag{}, Volumes: []api.VolumeMount{},
 				Resources: api.Resources{VCPU: s.Defaults.VCPU, MemoryMiB: s.Defaults.MemoryMiB, DiskGiB: &disk}, Network: api.Network{Internet: true},
 			})
 		}
@@ -355,11 +355,11 @@ func (s *Service) intentVolumes(ctx context.Context, tx op.Tx, in *api.SetTempla
 	}
 	for i, v := range in.Volumes {
 		path := fmt.Sprintf("volumes[%d]", i)
-		if (v.VolumeID == "") == (v.Name == "") {
-			return errs.E(errs.InvalidInput, "give exactly one of volumeId and name").With("path", path)
+		if v.Path == "" {
+			continue
 		}
-		if !strings.HasPrefix(v.Path, "/") {
-			return errs.E(errs.InvalidInput, "a volume's path is absolute").With("path", path+".path")
+		if err := runtime.CheckMountPath(v.Path); err != nil {
+			return errs.From(err).With("path", path+".path")
 		}
 	}
 	r.Volumes, r.UpdatedAt = in.Volumes, db.Micros(s.Now())

@@ -27,7 +27,7 @@ type row struct {
 	State                        string
 	Versions                     int64
 	Defaults                     defaults
-	Volumes                      []api.VolumeUse
+	Volumes                      []api.VolumeMount
 	Sealed                       string
 	CreatedBy                    op.CreatedBy
 	PrincipalID                  string
@@ -151,7 +151,7 @@ func (store) number(ctx context.Context, tx op.Tx, id string, now int64) (n int6
 
 func (r *row) texts() (def, volumes, by string, err error) {
 	if r.Volumes == nil {
-		r.Volumes = []api.VolumeUse{}
+		r.Volumes = []api.VolumeMount{}
 	}
 	for into, v := range map[*string]any{&def: r.Defaults, &volumes: r.Volumes, &by: r.CreatedBy} {
 		b, err := json.Marshal(v)

@@ -27,7 +27,7 @@ type Use struct {
 	TTL, MaxTTL      int
 	IdleSeconds      *int
 	OnIdle, OnExpiry string
-	Volumes          []api.VolumeUse
+	Volumes          []api.VolumeMount
 }
 
 // Run is how sandboxes of a build are run.

@@ -42,7 +42,7 @@ func TestRegistry(t *testing.T) {
 		shared := g.template(t, "shared")
 		calltest.Suite(t, calltest.Setup{
 			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
-			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept")), "sbxt": shared.TemplateID, "bld": shared.BuildID},
+			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept")), "sbxt": shared.TemplateID, "bld": shared.BuildID, "bctx": uploaded(t, s.Client, map[string]string{"file": "text"})},
 		})
 		g.effects(t)
 	})
@@ -234,7 +234,7 @@ func (g *registry) example(t *testing.T, operation string) string {
 			TemplateIn: api.TemplateIn{TemplateID: g.template(t, name).TemplateID}, TTLSeconds: &ttl, MaxTTLSeconds: &ttl, Env: map[string]string{"A": "b"}, UserData: &data,
 		})
 	case api.SetTemplateVolumes.Name:
-		return encode(t, api.SetTemplateVolumesIn{TemplateIn: api.TemplateIn{TemplateID: g.template(t, name).TemplateID}, Volumes: []api.VolumeUse{}})
+		return encode(t, api.SetTemplateVolumesIn{TemplateIn: api.TemplateIn{TemplateID: g.template(t, name).TemplateID}, Volumes: []api.VolumeMount{}})
 	case api.DeleteTemplate.Name:
 		return encode(t, api.DeleteTemplateIn{TemplateIn: api.TemplateIn{TemplateID: g.template(t, name).TemplateID}})
 	case api.GetBuild.Name:
@@ -319,6 +319,8 @@ func (g *registry) backup(t *testing.T, volume string) string {
 		t.Fatalf("made %+v", b)
 	}
 	return b.ID
+}
+
 // template builds one.
 func (g *registry) template(t *testing.T, name string) *api.BuildTemplateOut {
 	t.Helper()

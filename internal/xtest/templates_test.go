@@ -1,9 +1,14 @@
 package xtest
 
 import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/client"
@@ -130,4 +135,37 @@ func ranLines(t testing.TB, file string) string {
 		t.Fatal(err)
 	}
 	return strings.Join(strings.Fields(string(b)), " ")
+}
+
+// uploaded sends files that COPY takes, and gives their context's id.
+func uploaded(t testing.TB, c *client.Client, files map[string]string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for name, text := range files {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), Typeflag: tar.TypeReg, ModTime: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return send(t, c, b.Bytes())
+}
+
+func send(t testing.TB, c *client.Client, archive []byte) string {
+	t.Helper()
+	resp, err := client.Open(t.Context(), c, api.UploadContext, api.UploadContextIn{}, http.Header{"Content-Type": {api.TarType}}, bytes.NewReader(archive), int64(len(archive)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var out api.UploadContextOut
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Context.ID
 }

@@ -13,7 +13,7 @@ func All() []op.Info {
 		SandboxMetrics.Info(), SandboxLogs.Info(),
 		Exec.Info(), StartProcess.Info(), ListProcesses.Info(), GetProcess.Info(), ProcessOutput.Info(), ProcessInput.Info(), ProcessSignal.Info(),
 		ReadFile.Info(), WriteFile.Info(), EditFile.Info(), ListFiles.Info(), StatFile.Info(), MakeDirectory.Info(), MoveFile.Info(), RemoveFile.Info(),
-		ListImages.Info(), GetImage.Info(), PullImage.Info(), TagImage.Info(), DeleteImage.Info(), SetRegistry.Info(), ListRegistries.Info(), DeleteRegistry.Info(),
+		ListImages.Info(), GetImage.Info(), PullImage.Info(), PushImage.Info(), TagImage.Info(), DeleteImage.Info(), SetRegistry.Info(), ListRegistries.Info(), DeleteRegistry.Info(),
 		ListVolumes.Info(), GetVolume.Info(), CreateVolume.Info(), ResizeVolume.Info(), AttachVolume.Info(), DetachVolume.Info(), DeleteVolume.Info(),
 		CreateBackup.Info(), ListBackups.Info(), GetBackup.Info(), DeleteBackup.Info(), SetBackupPolicy.Info(),
 		ListTemplates.Info(), GetTemplate.Info(), BuildTemplate.Info(), UpdateTemplate.Info(), SetTemplateVolumes.Info(), DeleteTemplate.Info(),

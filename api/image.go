@@ -33,11 +33,12 @@ type Image struct {
 	BuiltAt     *time.Time     `json:"builtAt,omitempty"`
 	CreatedAt   time.Time      `json:"createdAt" doc:"When it came here."`
 	CreatedBy   op.CreatedBy   `json:"createdBy"`
+	Pushes      []ImagePush    `json:"pushes,omitempty" doc:"By images.get: the last to each reference, newest first."`
 }
 
-// ImageProgress says how far a pull is.
+// ImageProgress says how far a pull or a push is.
 type ImageProgress struct {
-	Phase   string `json:"phase" doc:"pulling or unpacking."`
+	Phase   string `json:"phase" doc:"pulling, unpacking or pushing."`
 	Percent int    `json:"percent"`
 }
 

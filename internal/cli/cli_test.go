@@ -89,6 +89,7 @@ func TestUsage(t *testing.T) {
 	for want, info := range map[string]op.Info{
 		"berth sandboxes set-timeout SANDBOX_ID --ttl-seconds SECONDS [flags]":     api.SetSandboxTimeout.Info(),
 		"berth images pull IMAGE [flags]":                                          api.PullImage.Info(),
+		"berth images push IMAGE_ID REFERENCE [flags]":                             api.PushImage.Info(),
 		"berth registries set HOST [flags]":                                        api.SetRegistry.Info(),
 		"berth files move SANDBOX_ID FROM TO [flags]":                              api.MoveFile.Info(),
 		"berth processes start SANDBOX_ID [flags] (COMMAND | -- PROGRAM [ARG]...)": api.StartProcess.Info(),

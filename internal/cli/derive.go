@@ -89,7 +89,7 @@ func newCommand(a *app, info op.Info) *command {
 			}
 		}
 	}
-	for group, names := range map[string][]string{"docs.": {"query", "page"}, "images.pull": {"image"}, "registries.set": {"host"}} {
+	for group, names := range map[string][]string{"docs.": {"query", "page"}, "images.pull": {"image"}, "images.push": {"reference"}, "registries.set": {"host"}} {
 		for _, name := range names {
 			if strings.HasPrefix(info.Name, group) && info.In.Properties[name] != nil {
 				c.args = append(c.args, positional{name: name})
@@ -192,6 +192,11 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if c.info.Name == api.WriteFile.Name {
 		return c.writeFile(cmd, in)
 	}
+	// Whoever says how long the call may wait gets what it gives by then.
+	waits := carried[c.info.Name] != nil && in["waitSeconds"] == nil
+	if waits {
+		in["waitSeconds"] = 0
+	}
 	raw, err := c.encode(in)
 	if err != nil {
 		return err
@@ -220,6 +225,9 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	out, err := conn.Do(ctx, c.info, raw)
 	if err != nil {
 		return err
+	}
+	if waits {
+		return c.carry(ctx, conn, out)
 	}
 	return c.print(c.info, out)
 }

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -30,8 +31,17 @@ func bindListed(r *op.Registry) {
 	bind(r, api.ListImages, func(context.Context, *api.ListImagesIn) (*api.ListImagesOut, error) {
 		return &api.ListImagesOut{Items: []api.Image{{ID: imageID, Name: "docker.io/library/app", Tags: []string{"1"}, State: api.ImageReady}}}, nil
 	})
+	var looked atomic.Int64
 	bind(r, api.GetImage, func(_ context.Context, in *api.ImageIn) (*api.GetImageOut, error) {
-		return &api.GetImageOut{Image: api.Image{ID: in.ImageID}}, nil
+		push := api.ImagePush{Reference: "r.test/app:1", State: api.PushPushing, Progress: &api.ImageProgress{Phase: "pushing", Percent: 50}, SizeMiB: 2}
+		if looked.Add(1)%3 == 0 {
+			push.State, push.Progress = api.PushDone, nil
+		}
+		broken := api.ImagePush{Reference: "r.test/broken:1", State: api.PushFailed, Error: "the registry refuses it", Reason: "registry_denied"}
+		return &api.GetImageOut{Image: api.Image{ID: in.ImageID, Pushes: []api.ImagePush{push, broken}}}, nil
+	})
+	bind(r, api.PushImage, func(_ context.Context, in *api.PushImageIn) (*api.PushImageOut, error) {
+		return &api.PushImageOut{ImageIn: in.ImageIn, Status: "done", Push: &api.ImagePush{Reference: in.Reference, State: api.PushPushing}}, nil
 	})
 	bind(r, api.PullImage, func(_ context.Context, in *api.PullImageIn) (*api.ImageOut, error) {
 		return &api.ImageOut{Image: &api.Image{ID: imageID, Name: in.Image}}, nil

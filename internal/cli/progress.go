@@ -47,6 +47,13 @@ func (p *progress) begin(name string, total, from int64) {
 	p.name, p.total, p.from, p.begun, p.done = name, total, from, p.now(), from
 }
 
+// of says how much it is in all.
+func (p *progress) of(total int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total = total
+}
+
 // redraw is how often the bar changes.
 const redraw = 100 * time.Millisecond
 

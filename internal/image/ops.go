@@ -15,6 +15,7 @@ import (
 // Register binds the operations on images and registries.
 func (s *Service) Register(r *op.Registry) {
 	s.registerStreams(r)
+	s.registerPush(r)
 	op.Handle(r, api.ListImages, op.Handler[api.ListImagesIn, api.ListImagesOut]{Draft: collection[api.ListImagesIn]("image"), Act: s.actList})
 	op.Handle(r, api.GetImage, op.Handler[api.ImageIn, api.GetImageOut]{
 		Draft: func(ctx context.Context, in *api.ImageIn) (*op.Draft, error) { return s.draft(ctx, in.ImageID) }, Act: s.actGet,
@@ -154,6 +155,13 @@ func (s *Service) actGet(ctx context.Context, in *api.ImageIn, _ *op.Draft) (*ap
 	if err != nil {
 		return nil, err
 	}
+	pushes, err := s.store.pushes(ctx, s.DB, `image_id = $1`, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pushes {
+		img.Pushes = append(img.Pushes, p.show(r))
+	}
 	return &api.GetImageOut{Image: *img}, nil
 }
 
@@ -256,6 +264,11 @@ func (s *Service) intentDelete(ctx context.Context, tx op.Tx, in *api.DeleteImag
 	n, err := s.Users.UsingImage(ctx, tx, r.ID)
 	if err != nil {
 		return err
+	}
+	if pushes, err := s.store.pushing(ctx, tx, r.ID); err != nil {
+		return err
+	} else if pushes > 0 {
+		return errs.E(errs.InvalidState, "the image is being pushed").Because("pushing").Suggest("Delete it once that has ended: images.get shows how far it is.")
 	}
 	if n > 0 {
 		return errs.E(errs.InvalidState, "%d sandboxes use the image", n).Because("in_use").Suggest("Delete them first, the stopped ones too.").With("sandboxes", n)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/berthrun/berth/api"
@@ -50,6 +51,13 @@ func (s *Service) look(ctx context.Context, orphans bool) error {
 	for _, r := range rows {
 		s.nudge(r.ID)
 	}
+	pushes, err := s.store.pushes(ctx, s.DB, `state = 'pushing'`)
+	if err != nil {
+		return err
+	}
+	for _, p := range pushes {
+		s.nudge(p.ID)
+	}
 	if !orphans {
 		return nil
 	}
@@ -72,7 +80,7 @@ func (s *Service) look(ctx context.Context, orphans bool) error {
 	return nil
 }
 
-// nudge has somebody work on an image. Without Run it does nothing.
+// nudge has somebody work on an image or a push. Without Run it does nothing.
 func (s *Service) nudge(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,6 +122,9 @@ func (s *Service) work(ctx context.Context, id string) {
 }
 
 func (s *Service) advance(ctx context.Context, id string) error {
+	if strings.HasPrefix(id, string(kindPush)+"_") {
+		return s.advancePush(ctx, id)
+	}
 	r, err := s.store.get(ctx, s.DB, id)
 	if err != nil || r == nil {
 		return err

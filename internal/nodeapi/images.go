@@ -25,6 +25,9 @@ type Images interface {
 	Import(ctx context.Context, scope, selected string, archive io.Reader) (Image, error)
 	// Export writes an image as the archive of an OCI layout, its bytes as they were pulled. names are the references that whoever loads it gives it.
 	Export(ctx context.Context, scope, id string, names []string, w io.Writer) error
+	// Push puts the image of r.Digest into a registry under the name and tag of r.Ref, as it came. What is there already is not sent; the tag changes last.
+	// Errors: those of Resolve, and NOT_FOUND where the scope has no such image.
+	Push(ctx context.Context, r ImageRequest, progress func(ImageProgress)) error
 	// Remove takes an image from a scope and what nothing needs any more from the disk. One that is gone is fine.
 	Remove(ctx context.Context, scope, id string) error
 	// List names what there is.
@@ -53,10 +56,11 @@ type ResolvedImage struct {
 	Size   int64  `json:"size"`   // of all that is to be fetched
 }
 
-// The phases of a pull.
+// The phases of a pull, and of a push.
 const (
 	PhasePulling   = "pulling"
 	PhaseUnpacking = "unpacking"
+	PhasePushing   = "pushing"
 )
 
 // ImageProgress says how far a pull is.
@@ -101,11 +105,12 @@ type imageBody struct {
 	Names []string `json:"names,omitempty"`
 }
 
-// pullLine is one line of the answer to a pull: progress, or the end.
+// pullLine is one line of the answer to a pull or a push: progress, or the end.
 type pullLine struct {
 	Progress *ImageProgress `json:"progress,omitempty"`
 	Image    *Image         `json:"image,omitempty"`
 	Error    *wireError     `json:"error,omitempty"`
+	Pushed   bool           `json:"pushed,omitempty"`
 }
 
 // ServeImages adds what a node does with images.
@@ -113,7 +118,17 @@ func (s *Server) ServeImages(im Images) {
 	handle(s, "images/resolve", func(ctx context.Context, r ImageRequest) (any, error) { return im.Resolve(ctx, r) })
 	handle(s, "images/remove", func(ctx context.Context, b imageBody) (any, error) { return nil, im.Remove(ctx, b.Scope, b.ID) })
 	handle(s, "images/list", func(ctx context.Context, _ imageBody) (any, error) { return im.List(ctx) })
-	s.mux.HandleFunc("POST /node/v1/images/pull", func(w http.ResponseWriter, r *http.Request) { s.pullImage(im, w, r) })
+	s.mux.HandleFunc("POST /node/v1/images/pull", func(w http.ResponseWriter, r *http.Request) {
+		s.carryImage("images/pull", w, r, func(ctx context.Context, b ImageRequest, progress func(ImageProgress)) (pullLine, error) {
+			img, err := im.Pull(ctx, b, progress)
+			return pullLine{Image: &img}, err
+		})
+	})
+	s.mux.HandleFunc("POST /node/v1/images/push", func(w http.ResponseWriter, r *http.Request) {
+		s.carryImage("images/push", w, r, func(ctx context.Context, b ImageRequest, progress func(ImageProgress)) (pullLine, error) {
+			return pullLine{Pushed: true}, im.Push(ctx, b, progress)
+		})
+	})
 	s.mux.HandleFunc("POST /node/v1/images/import", func(w http.ResponseWriter, r *http.Request) {
 		img, err := im.Import(r.Context(), r.URL.Query().Get("scope"), r.URL.Query().Get("select"), r.Body)
 		if errs.Is(err, errs.Internal) {
@@ -124,7 +139,8 @@ func (s *Server) ServeImages(im Images) {
 	s.mux.HandleFunc("POST /node/v1/images/export", func(w http.ResponseWriter, r *http.Request) { s.exportImage(im, w, r) })
 }
 
-func (s *Server) pullImage(im Images, w http.ResponseWriter, r *http.Request) {
+// carryImage pulls or pushes, and tells how far it is.
+func (s *Server) carryImage(method string, w http.ResponseWriter, r *http.Request, carry func(context.Context, ImageRequest, func(ImageProgress)) (pullLine, error)) {
 	var b ImageRequest
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&b); err != nil {
 		writeError(w, errs.Wrap(errs.InvalidInput, err, "the body cannot be read"))
@@ -133,7 +149,7 @@ func (s *Server) pullImage(im Images, w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/jsonl")
 	out, rc := json.NewEncoder(w), http.NewResponseController(w)
 	var last time.Time
-	img, err := im.Pull(r.Context(), b, func(p ImageProgress) {
+	end, err := carry(r.Context(), b, func(p ImageProgress) {
 		if now := time.Now(); now.Sub(last) >= progressEvery {
 			last = now
 			_ = out.Encode(pullLine{Progress: &p})
@@ -142,12 +158,12 @@ func (s *Server) pullImage(im Images, w http.ResponseWriter, r *http.Request) {
 	})
 	if err != nil {
 		if errs.Is(err, errs.Internal) {
-			s.log.Error("node call failed", "method", "images/pull", "error", err)
+			s.log.Error("node call failed", "method", method, "error", err)
 		}
 		_ = out.Encode(pullLine{Error: toWire(err)})
 		return
 	}
-	_ = out.Encode(pullLine{Image: &img})
+	_ = out.Encode(end)
 }
 
 // progressEvery is how often progress is sent at most.
@@ -200,9 +216,23 @@ func (i *ImagesClient) Resolve(ctx context.Context, r ImageRequest) (out Resolve
 
 // Pull implements Images.
 func (i *ImagesClient) Pull(ctx context.Context, r ImageRequest, progress func(ImageProgress)) (Image, error) {
-	resp, err := i.c.send(ctx, http.MethodPost, "images/pull", r)
+	end, err := i.carry(ctx, "images/pull", r, progress)
 	if err != nil {
 		return Image{}, err
+	}
+	return *end.Image, nil
+}
+
+// Push implements Images.
+func (i *ImagesClient) Push(ctx context.Context, r ImageRequest, progress func(ImageProgress)) error {
+	_, err := i.carry(ctx, "images/push", r, progress)
+	return err
+}
+
+func (i *ImagesClient) carry(ctx context.Context, method string, r ImageRequest, progress func(ImageProgress)) (pullLine, error) {
+	resp, err := i.c.send(ctx, http.MethodPost, method, r)
+	if err != nil {
+		return pullLine{}, err
 	}
 	defer resp.Body.Close()
 	in := json.NewDecoder(resp.Body)
@@ -210,15 +240,15 @@ func (i *ImagesClient) Pull(ctx context.Context, r ImageRequest, progress func(I
 		var line pullLine
 		if err := in.Decode(&line); err != nil {
 			if ctx.Err() != nil {
-				return Image{}, ctx.Err()
+				return pullLine{}, ctx.Err()
 			}
-			return Image{}, unreachable(fmt.Errorf("read progress: %w", err))
+			return pullLine{}, unreachable(fmt.Errorf("read progress: %w", err))
 		}
 		switch {
 		case line.Error != nil:
-			return Image{}, fromWire(line.Error)
-		case line.Image != nil:
-			return *line.Image, nil
+			return pullLine{}, fromWire(line.Error)
+		case line.Image != nil, line.Pushed:
+			return line, nil
 		case line.Progress != nil:
 			progress(*line.Progress)
 		}

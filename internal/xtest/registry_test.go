@@ -214,6 +214,8 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.ImageIn{ImageID: g.image(t, name).ID})
 	case api.PullImage.Name:
 		return encode(t, api.PullImageIn{Image: g.push(t, name)})
+	case api.PushImage.Name:
+		return encode(t, api.PushImageIn{ImageIn: api.ImageIn{ImageID: g.image(t, name).ID}, Reference: g.images.Host + "/pushed/" + name + ":1"})
 	case api.TagImage.Name:
 		return encode(t, api.TagImageIn{ImageIn: api.ImageIn{ImageID: g.image(t, name).ID}, Tag: "mine"})
 	case api.DeleteImage.Name:

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -69,7 +70,7 @@ func Start(t testing.TB, o Options) *InProcess {
 	d := fake.New(o.Fake)
 	t.Cleanup(func() { _ = d.Close() })
 
-	reg := ociregistry.New(ociregistry.Policy{Insecure: []string{o.Registry}})
+	reg := ociregistry.New(ociregistry.Policy{Insecure: strings.Split(o.Registry, ",")})
 	t.Cleanup(reg.Close)
 	pulled, err := store.Open(store.Config{Dir: dir + "/oci", Registry: reg, Arch: runtime.GOARCH, Logger: log})
 	if err != nil {

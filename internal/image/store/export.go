@@ -26,6 +26,8 @@ const (
 	refName      = "org.opencontainers.image.ref.name"
 	fullName     = "io.containerd.image.name"
 	ociIndexType = "application/vnd.oci.image.index.v1+json"
+	// of manifests that do not say it
+	ociManifestType = "application/vnd.oci.image.manifest.v1+json"
 )
 
 // Export implements nodeapi.Images. The archive is an OCI layout with docker's own list beside it, the same bytes every time.
@@ -100,7 +102,7 @@ func lists(id string, raw []byte, m *manifest, names []string) (index, docker []
 		return nil, nil, fmt.Errorf("read manifest: %w", err)
 	}
 	if probe.MediaType == "" {
-		probe.MediaType = "application/vnd.oci.image.manifest.v1+json"
+		probe.MediaType = ociManifestType
 	}
 	entry := indexEntry{MediaType: probe.MediaType, Digest: id, Size: int64(len(raw))}
 	var entries []indexEntry

@@ -58,7 +58,7 @@ type Options struct {
 	Change   func(*controlplane.Config) // before it starts; may be nil
 	Fake     fake.Config                // Dir is set
 	Backups  bool                       // the node hands out the files of what it keeps, so that it is kept elsewhere too
-	Registry string                     // host of a registry without TLS that images may be pulled from
+	Registry string                     // hosts of registries without TLS, with commas between them
 }
 
 // Start runs a whole system in this process until the test ends.

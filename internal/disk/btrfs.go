@@ -84,7 +84,7 @@ func removeSubvolume(dir, name string) error {
 }
 
 // enableQuota prefers simple quotas, which cost nothing while writing; kernels before 6.7 have only the full ones. A file system that
-// has either already is fine.
+// has either already is fine. With simple ones all that a tree has written counts for it, for as long as any tree has it; with full ones what it has itself.
 func enableQuota(dir string) error {
 	var failed error
 	for _, cmd := range []uint64{quotaEnableSimple, quotaEnable} {
@@ -130,17 +130,29 @@ func subvolumeUsage(dir string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var info [1024]byte // struct btrfs_ioctl_fs_info_args: two numbers, then the file system's identifier
-	if err := call(dir, iocFSInfo, unsafe.Pointer(&info)); err != nil {
-		return 0, err
-	}
-	u := info[16:32]
-	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
-	b, err := os.ReadFile(filepath.Join("/sys/fs/btrfs", uuid, "qgroups", "0_"+strconv.FormatUint(id, 10), "referenced"))
+	text, err := readQuota(dir, "0_"+strconv.FormatUint(id, 10), "referenced")
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return strconv.ParseInt(text, 10, 64)
+}
+
+// simpleQuota reports whether the quotas of a file system are simple ones.
+func simpleQuota(dir string) bool {
+	mode, err := readQuota(dir, "mode")
+	return err == nil && mode == "squota"
+}
+
+// readQuota reads what the kernel says of the quotas of a file system.
+func readQuota(dir string, parts ...string) (string, error) {
+	var info [1024]byte // struct btrfs_ioctl_fs_info_args: two numbers, then the file system's identifier
+	if err := call(dir, iocFSInfo, unsafe.Pointer(&info)); err != nil {
+		return "", err
+	}
+	u := info[16:32]
+	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
+	b, err := os.ReadFile(filepath.Join("/sys/fs/btrfs", uuid, "qgroups", filepath.Join(parts...)))
+	return strings.TrimSpace(string(b)), err
 }
 
 // magicAt is where btrfs keeps its name in the first superblock.

@@ -37,6 +37,7 @@ type Description struct {
 	Kind     Kind
 	Quota    bool     // limits are enforced
 	Snapshot bool     // copies of a disk take no time and no room
+	Shared   bool     // what a disk has overwritten or removed counts for it for as long as a copy of it has it
 	Missing  []string // what it cannot keep, as sentences for an operator
 }
 
@@ -104,7 +105,7 @@ func hasEntries(dir string) bool {
 
 // Describe says how disks are kept here.
 func (s *Store) Describe() Description {
-	d := Description{Kind: s.kind, Quota: s.quota, Snapshot: s.kind != Plain}
+	d := Description{Kind: s.kind, Quota: s.quota, Snapshot: s.kind != Plain, Shared: s.quota && simpleQuota(s.dir)}
 	if s.kind == Plain {
 		d.Missing = append(d.Missing, "disk limits are not enforced", "a copy of a disk takes as long as writing it")
 	} else if !s.quota {

@@ -314,6 +314,86 @@ func TestVolumesFullDisk(t *testing.T) {
 	}
 }
 
+// A volume that is more than half full can be written anew while it is copied away, and is held to its size once no copy is left.
+func TestVolumeRewrittenWhileCopied(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Disk = "btrfs-image" })
+	volume, names := r.volume(), []string{id.New(id.Backup), id.New(id.Backup)}
+	content := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(content)
+	write := func(name string, mib int) error {
+		f, err := os.Create(filepath.Join(r.volumeFolder(volume), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range mib {
+			if err == nil {
+				_, err = f.Write(content)
+			}
+		}
+		return errors.Join(err, f.Sync(), f.Close())
+	}
+	if err := write("a", 640); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		if err := r.CopyVolume(r.ctx(), volume, name); err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			r.killRuntime() // whoever comes after it knows what the copies hold
+			if all, err := r.Copies(r.ctx()); err != nil || len(all) != 2 {
+				t.Fatalf("Copies = %v, %v", all, err)
+			}
+		}
+		if err := write("a", 640); err != nil {
+			t.Errorf("write it anew with %d copies: %v", i+1, err)
+		}
+	}
+	for _, name := range names {
+		info, err := os.Stat(filepath.Join(r.trees(), "copy."+name, "upper", "a"))
+		if err != nil || info.Size() != 640<<20 {
+			t.Errorf("the copy has %v, %v", info, err)
+		}
+		if err := r.ForgetCopy(r.ctx(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Its old blocks are let go of in the background, and it holds 640 MiB of 1,024 then.
+	for deadline := time.Now().Add(2 * patience); ; {
+		r.syncDisks()
+		all, err := r.Volumes(r.ctx())
+		if err == nil && len(all) == 1 && all[0].UsedBytes < 700<<20 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Volumes = %+v, %v", all, err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if err := write("b", 300); err != nil {
+		t.Errorf("write what fits: %v", err)
+	}
+	if err := write("c", 300); !errors.Is(err, unix.EDQUOT) {
+		t.Errorf("write what does not fit: %v, want %v", err, unix.EDQUOT)
+	}
+	if err := r.RemoveVolume(r.ctx(), volume); err != nil {
+		t.Error(err)
+	}
+}
+
+// syncDisks brings all that disks hold to the disk.
+func (r *rig) syncDisks() {
+	r.t.Helper()
+	d, err := os.Open(r.trees())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 // What was in a volume that is removed is not in the file any more that holds all disks.
 func TestVolumeWiped(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Disk = "btrfs-image" })
@@ -324,17 +404,7 @@ func TestVolumeWiped(t *testing.T) {
 	if err := r.Delete(r.ctx(), spec.ID, 1<<40); err != nil {
 		t.Fatal(err)
 	}
-	sync := func() {
-		d, err := os.Open(r.trees())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer d.Close()
-		if err := unix.Syncfs(int(d.Fd())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	sync()
+	r.syncDisks()
 	image := filepath.Join(r.cfg.Root, "disks", "btrfs.img")
 	if n := occurrences(t, image, mark); n == 0 {
 		t.Fatal("what is in the volume is not found in the image: the test looks for nothing")
@@ -349,7 +419,7 @@ func TestVolumeWiped(t *testing.T) {
 			t.Fatalf("after %v what was in the volume is still in the image", time.Since(began))
 		}
 		time.Sleep(time.Second)
-		sync()
+		r.syncDisks()
 	}
 	t.Logf("nothing of it after %v", time.Since(began))
 }

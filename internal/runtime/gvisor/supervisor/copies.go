@@ -20,7 +20,8 @@ import (
 // copyFileOf is the content of a copy's file.
 type copyFileOf struct {
 	Volume string    `json:"volume"`
-	At     time.Time `json:"at"` // the moment that it is of
+	At     time.Time `json:"at"`             // the moment that it is of
+	Held   int64     `json:"held,omitempty"` // bytes that the volume held then
 }
 
 func (s *Supervisor) copyPath(name string) string { return s.path("copies", name+".json") }
@@ -87,12 +88,12 @@ func (s *Supervisor) CopyVolume(ctx context.Context, volume, name string) error 
 	if err := s.removeCopy(name); err != nil {
 		return err
 	}
-	at, err := s.momentOf(ctx, volume, temp)
+	is, err := s.momentOf(ctx, volume, temp)
 	if err == nil {
 		err = s.disks.Sync()
 	}
 	if err == nil {
-		err = writeDurably(s.copyPath(name), copyFileOf{volume, at})
+		err = writeDurably(s.copyPath(name), is)
 	}
 	if err == nil {
 		err = s.disks.Replace(temp, copyPrefix+name)
@@ -101,26 +102,32 @@ func (s *Supervisor) CopyVolume(ctx context.Context, volume, name string) error 
 		err = s.disks.Sync() // the name
 	}
 	if err != nil {
-		return errors.Join(full(err, "copy_failed", "the volume could not be copied"), s.removeCopy(name))
+		return errors.Join(full(err, "copy_failed", "the volume could not be copied"), s.removeCopy(name), s.limitVolume(volume, 0))
 	}
 	return nil
 }
 
-// momentOf copies a volume's disk as it is at one moment, and gives that.
-func (s *Supervisor) momentOf(ctx context.Context, volume, to string) (at time.Time, err error) {
-	take := func(record) error {
-		at = s.now()
-		return s.disks.Copy(volumePrefix+volume, to, 0)
+// momentOf copies a volume's disk as it is at one moment, and says what that is.
+func (s *Supervisor) momentOf(ctx context.Context, volume, to string) (is copyFileOf, err error) {
+	take := func(record) (err error) {
+		is = copyFileOf{Volume: volume, At: s.now()}
+		if err := s.disks.Copy(volumePrefix+volume, to, 0); err != nil || !s.disks.Describe().Shared {
+			return err
+		}
+		if is.Held, err = s.disks.Usage(volumePrefix + volume); err != nil {
+			return err
+		}
+		return s.limitVolume(volume, is.Held)
 	}
 	for {
 		writer, end, err := s.quiet(volume)
 		switch {
 		case err != nil:
-			return at, err
+			return is, err
 		case end != nil:
 			err := take(record{})
 			end()
-			return at, err
+			return is, err
 		case writer == "": // another copy of it is being made
 			continue
 		}
@@ -145,7 +152,7 @@ func (s *Supervisor) momentOf(ctx context.Context, volume, to string) (at time.T
 			return runtime.Status{}, s.unsettled(sb, errPhase(&r)) // undoing something failed half-way
 		})
 		if stays && !errs.Is(err, errs.NotFound) || ctx.Err() != nil {
-			return at, err
+			return is, err
 		}
 	}
 }
@@ -189,7 +196,42 @@ func (s *Supervisor) ForgetCopy(name string) error {
 		return err
 	}
 	defer give()
-	return s.removeCopy(name)
+	is, _ := s.readCopy(name) // of one that is not whole nothing counts
+	if err := s.removeCopy(name); err != nil || is.Volume == "" {
+		return err
+	}
+	if err := s.limitVolume(is.Volume, 0); err != nil {
+		s.log.Warn("limit of volume not set", "volume", is.Volume, "error", err) // it is set again at its next change, and at the next start
+	}
+	return nil
+}
+
+// limitVolume sets how much may be written to a volume. Where what copies have counts for the volume as well, it may have that much more: else the writer of a
+// volume that is more than half full could not write it anew while it is copied away. held is that of a copy that is being made.
+func (s *Supervisor) limitVolume(volume string, held int64) error {
+	s.vols.Lock()
+	defer s.vols.Unlock()
+	return s.limitHeld(volume, held)
+}
+
+// limitHeld is limitVolume for whoever has vols.
+func (s *Supervisor) limitHeld(volume string, held int64) error {
+	gib := s.volumeSize(volume)
+	if gib == 0 || !s.disks.Has(volumePrefix+volume) {
+		return nil
+	}
+	if s.disks.Describe().Shared {
+		all, err := s.Copies()
+		if err != nil {
+			return err
+		}
+		for _, name := range all {
+			if is, err := s.readCopy(name); err == nil && is.Volume == volume {
+				held += is.Held
+			}
+		}
+	}
+	return s.disks.Limit(volumePrefix+volume, gib<<30+held)
 }
 
 // removeCopy removes all of a copy, whole or not. Its name goes first: half removed it must not be taken for one.

@@ -92,9 +92,12 @@ func (s *Supervisor) MakeVolume(volume string, sizeGiB int64) error {
 	case !s.disks.Has(disk):
 		err = s.newVolume(volume, sizeGiB)
 	case had < sizeGiB:
-		err = s.setSize(volume, disk, sizeGiB)
-	default:
-		err = s.disks.Limit(disk, had<<30) // again, as the call that gave it its size may have been interrupted
+		err = writeDurably(s.volumePath(volume), volumeFile{sizeGiB})
+		fallthrough
+	default: // again, as the call that gave it its size may have been interrupted
+		if err == nil {
+			err = s.limitHeld(volume, 0)
+		}
 	}
 	if err != nil {
 		return full(err, "disk", "the volume could not be made")
@@ -102,24 +105,16 @@ func (s *Supervisor) MakeVolume(volume string, sizeGiB int64) error {
 	return nil
 }
 
-// setSize gives a disk the size of a volume, and notes it.
-func (s *Supervisor) setSize(volume, disk string, gib int64) error {
-	if err := s.disks.Limit(disk, gib<<30); err != nil {
-		return err
-	}
-	return writeDurably(s.volumePath(volume), volumeFile{gib})
-}
-
 // newVolume makes an empty volume, durably. Its root is for every user of every image.
 func (s *Supervisor) newVolume(volume string, gib int64) error {
 	disk := volumePrefix + volume
 	temp := disk + newSuffix
-	err := errors.Join(s.disks.Remove(temp), s.disks.Create(temp, 0))
+	err := errors.Join(s.disks.Remove(temp), s.disks.Create(temp, gib<<30))
 	if err == nil {
 		err = os.Chmod(s.disks.Folder(temp), 0o777) //nolint:gosec // inside of sandboxes; the folder above it is root's alone
 	}
 	if err == nil {
-		err = s.setSize(volume, temp, gib)
+		err = writeDurably(s.volumePath(volume), volumeFile{gib})
 	}
 	if err == nil {
 		err = s.disks.Replace(temp, disk)
@@ -276,7 +271,7 @@ func (s *Supervisor) locked(disk string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// sweepVolumes removes the files of volumes and copies that are not there.
+// sweepVolumes removes the files of volumes and copies that are not there, and sets the limits of those that are: a copy may have been interrupted.
 func (s *Supervisor) sweepVolumes() error {
 	var failed error
 	for dir, prefix := range map[string]string{"volumes": volumePrefix, "copies": copyPrefix} {
@@ -287,6 +282,8 @@ func (s *Supervisor) sweepVolumes() error {
 		for _, e := range entries {
 			if name, whole := strings.CutSuffix(e.Name(), ".json"); !whole || !s.disks.Has(prefix+name) {
 				failed = errors.Join(failed, os.Remove(s.path(dir, e.Name())))
+			} else if prefix == volumePrefix {
+				failed = errors.Join(failed, s.limitVolume(name, 0))
 			}
 		}
 	}

@@ -29,6 +29,7 @@ type command struct {
 
 	tty, keepStdin bool // of sandboxes.exec
 	ssh            sshOptions
+	build          building // of templates.build
 }
 
 // positional is an argument by its place.
@@ -89,6 +90,9 @@ func newCommand(a *app, info op.Info) *command {
 			}
 		}
 	}
+	if info.Name == api.BuildTemplate.Name {
+		c.args, c.inputs.letters = []positional{{"folder", true}}, map[string]string{"name": "t"}
+	}
 	for group, names := range map[string][]string{"docs.": {"query", "page"}, "images.pull": {"image"}, "images.push": {"reference"}, "registries.set": {"host"}} {
 		for _, name := range names {
 			if strings.HasPrefix(info.Name, group) && info.In.Properties[name] != nil {
@@ -147,6 +151,9 @@ func (c *command) cobra() *cobra.Command {
 		cmd.Flags().BoolVarP(&c.tty, "tty", "t", false, "with a terminal; -it for a shell")
 	case api.SSH.Name:
 		c.sshFlags(cmd)
+	case api.BuildTemplate.Name:
+		c.build.flags(cmd)
+		cmd.Long, cmd.Example = cmd.Long+buildHelp, buildExample
 	case api.ProcessOutput.Name:
 		cmd.Flags().BoolVarP(&c.follow, "follow", "f", false, "go on until the process ends")
 	}
@@ -189,8 +196,11 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if c.tty || c.keepStdin {
 		return c.interactive(cmd, in)
 	}
-	if c.info.Name == api.WriteFile.Name {
+	switch c.info.Name {
+	case api.WriteFile.Name:
 		return c.writeFile(cmd, in)
+	case api.BuildTemplate.Name:
+		return c.buildTemplate(cmd, in)
 	}
 	// Whoever says how long the call may wait gets what it gives by then.
 	waits := carried[c.info.Name] != nil && in["waitSeconds"] == nil

@@ -105,8 +105,9 @@ func scalar(s *op.Schema, v string) (any, error) {
 
 // inputs are the flags of one command.
 type inputs struct {
-	list []*flag
-	file string
+	list    []*flag
+	file    string
+	letters map[string]string // short flags of this command alone
 }
 
 // letters are the short flags of commands that run something, as other tools have them.
@@ -133,7 +134,7 @@ func (in *inputs) add(cmd *cobra.Command, s *op.Schema, prefix, taken []string) 
 		}
 		f := &flag{path: path, schema: p}
 		in.list = append(in.list, f)
-		letter := ""
+		letter := in.letters[flagName(path)]
 		if runs := s.Properties["argv"] != nil; runs {
 			letter = letters[flagName(path)]
 		}

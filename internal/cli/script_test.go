@@ -33,7 +33,7 @@ func TestScripts(t *testing.T) {
 			return os.Geteuid() == 0, nil
 		},
 		Setup: func(e *testscript.Env) error {
-			srv := startServer()
+			srv, _ := startServer()
 			e.Defer(srv.Close)
 			e.Setenv("BERTH_URL", srv.URL)
 			e.Setenv("BERTH_API_KEY", testKey)

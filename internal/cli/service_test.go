@@ -58,12 +58,15 @@ func (path) Do(ctx context.Context, o *op.Operation, raw json.RawMessage, _ call
 	return &call.Result{Value: out}, err
 }
 
-// Stream finds none: this server has no streams.
-func (path) Stream(context.Context, *op.StreamOperation, json.RawMessage, *op.Stream) error {
-	return errs.E(errs.NotFound, "there is no stream here")
+func (path) Stream(ctx context.Context, o *op.StreamOperation, raw json.RawMessage, s *op.Stream) error {
+	in, err := o.Decode(raw)
+	if err != nil {
+		return err
+	}
+	return o.Serve(ctx, in, nil, s)
 }
 
-func startServer() *httptest.Server {
+func startServer() (*httptest.Server, *builds) {
 	s := &service{files: map[string][]byte{}, ended: map[string]*ended{}}
 	r := op.NewRegistry()
 	bind(r, api.CreateSandbox, s.create)
@@ -76,6 +79,7 @@ func startServer() *httptest.Server {
 	bind(r, api.WriteFile, s.write)
 	bind(r, api.CreateKey, s.createKey)
 	bindListed(r)
+	b := bindBuilds(r)
 	return httptest.NewServer(httpapi.New(httpapi.Config{
 		Registry: r, Path: path{},
 		Authenticate: func(_ context.Context, token string) (*caller.Caller, error) {
@@ -84,7 +88,7 @@ func startServer() *httptest.Server {
 			}
 			return &caller.Caller{OrgID: "org_1", PrincipalID: "key_1"}, nil
 		},
-	}))
+	})), b
 }
 
 func bind[In, Out any](r *op.Registry, def op.Def[In, Out], act func(context.Context, *In) (*Out, error)) {

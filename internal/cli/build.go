@@ -264,6 +264,37 @@ func (c *command) builtTemplate(ctx context.Context, conn *client.Client, out ap
 	return err
 }
 
+// readBuildLog prints a build's log, with --follow until the build ends.
+func (c *command) readBuildLog(ctx context.Context, conn *client.Client, raw json.RawMessage) error {
+	var in api.BuildLogsIn
+	if err := json.Unmarshal(raw, &in); err != nil {
+		return fmt.Errorf("decode input: %w", err)
+	}
+	log := &buildLog{w: c.stdout, bold: isTerminal(c.stdout)}
+	for {
+		if c.follow {
+			in.WaitSeconds = 20
+		}
+		part, err := client.Call(ctx, conn, api.BuildLogs, in)
+		if err != nil {
+			return err
+		}
+		for _, l := range part.Lines {
+			log.add(l)
+		}
+		if part.End {
+			log.end()
+		}
+		in.Offset = part.NextOffset
+		if !c.follow || part.End {
+			if !c.follow && !part.End {
+				c.note("there may be more from --offset %d on; -f goes on until the build ends", in.Offset)
+			}
+			return nil
+		}
+	}
+}
+
 // buildLog writes a build's log for a person: its own lines as they are, what commands write below them, and how long each step took.
 type buildLog struct {
 	w     io.Writer

@@ -156,6 +156,8 @@ func (c *command) cobra() *cobra.Command {
 		cmd.Long, cmd.Example = cmd.Long+buildHelp, buildExample
 	case api.ProcessOutput.Name:
 		cmd.Flags().BoolVarP(&c.follow, "follow", "f", false, "go on until the process ends")
+	case api.BuildLogs.Name:
+		cmd.Flags().BoolVarP(&c.follow, "follow", "f", false, "go on until the build ends")
 	}
 	c.inputs.addFlags(cmd, c.info.In, taken)
 	if c.asks() {
@@ -227,6 +229,10 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return c.readFile(ctx, conn, in)
 	case api.ProcessOutput.Name:
 		return c.processOutput(ctx, conn, raw)
+	case api.BuildLogs.Name:
+		if c.output == "table" {
+			return c.readBuildLog(ctx, conn, raw)
+		}
 	case api.ReadDoc.Name:
 		if c.output == "table" {
 			return c.readDoc(ctx, conn, in)

@@ -2,6 +2,11 @@ package cli
 
 // meanings are the help of flags whose members the contract leaves without words: there the name says it, in the list of a command it does not.
 var meanings = map[string]string{
+	"diskGiB":          "Disk.",
+	"onIdle":           "What happens once it is idle.",
+	"buildId":          "One of its builds.",
+	"templateId":       "Of this template.",
+	"status":           "In this state.",
 	"append":           "Behind what is there, instead of in its place.",
 	"autoWake":         "Whether commands, files and previews wake or start it.",
 	"cols":             "Width of the terminal.",

@@ -21,10 +21,10 @@ var onlyName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // finders give the id of what has a name, by the member that wants the id. What is no name they leave to the check of the input.
 var finders = map[string]func(ctx context.Context, conn *client.Client, name string) (string, error){
-	"sandboxId": sandboxID, "snapshotId": snapshotID, "imageId": imageID, "volumeId": volumeID,
+	"sandboxId": sandboxID, "snapshotId": snapshotID, "imageId": imageID, "volumeId": volumeID, "templateId": templateID,
 }
 
-// resolve puts ids in place of the names of a sandbox, a snapshot, a volume or an image, where the input names one.
+// resolve puts ids in place of the names of a sandbox, a snapshot, a volume, a template or an image, where the input names one.
 func (c *command) resolve(cmd *cobra.Command, in map[string]any) error {
 	ctx, cancel := c.context(cmd)
 	defer cancel()
@@ -81,6 +81,23 @@ func volumeID(ctx context.Context, conn *client.Client, name string) (string, er
 		}
 	}
 	return "", &client.Error{Code: "NOT_FOUND", Message: "no volume is called " + name, Suggestion: "berth volumes list shows what there is."}
+}
+
+// templateID gives the id of the template that has a name.
+func templateID(ctx context.Context, conn *client.Client, name string) (string, error) {
+	if id.Valid(id.Template, name) || !onlyName.MatchString(name) {
+		return name, nil
+	}
+	out, err := client.Call(ctx, conn, api.ListTemplates, api.ListTemplatesIn{Name: name})
+	if err != nil {
+		return "", err
+	}
+	for _, t := range out.Items {
+		if t.Name == name && !t.BuiltIn {
+			return t.ID, nil
+		}
+	}
+	return "", &client.Error{Code: "NOT_FOUND", Message: "no template is called " + name, Suggestion: "berth templates list shows what there is."}
 }
 
 // imageName is what may name an image here.

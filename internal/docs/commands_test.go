@@ -121,7 +121,7 @@ func TestCommandsExist(t *testing.T) {
 // stand are ids in place of what the pages write for them.
 var stand = map[string]string{
 	"ID": "sbx_" + twenty, "SANDBOX_ID": "sbx_" + twenty, "PROCESS": "proc_" + twenty, "PROC": "proc_" + twenty, "PROCESS_ID": "proc_" + twenty,
-	"SNAPSHOT": "snap_" + twenty, "KEY_ID": "key_" + twenty, "IMAGE_ID": "img_" + twenty,
+	"SNAPSHOT": "snap_" + twenty, "KEY_ID": "key_" + twenty, "IMAGE_ID": "img_" + twenty, "BUILD_ID": "bld_" + twenty,
 }
 
 const twenty = "aaaaaaaaaaaaaaaaaaaa"
@@ -137,7 +137,7 @@ func TestCommandLinesMakeSense(t *testing.T) {
 	tried := 0
 	for _, c := range lines(t) {
 		words := shellWords(invoked.ReplaceAllString(c.line, ""))
-		if len(words) < 2 || !groups[words[0]] || slices.Contains([]string{"cp", "shell", "ssh", "import", "export"}, words[1]) || slices.Contains(words, "-it") {
+		if len(words) < 2 || !groups[words[0]] || slices.Contains([]string{"cp", "shell", "ssh", "import", "export", "build"}, words[1]) || slices.Contains(words, "-it") {
 			continue // those look at this machine first
 		}
 		for i, w := range words {

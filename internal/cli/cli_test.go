@@ -50,7 +50,8 @@ func TestEveryInputCanBeGiven(t *testing.T) {
 			p := info.In.Properties[name]
 			switch {
 			case isPositional(c, name), c.tail && (name == "command" || name == "argv"),
-				info.Name == api.WriteFile.Name && (name == "data" || name == "encoding"):
+				info.Name == api.WriteFile.Name && (name == "data" || name == "encoding"),
+				info.Name == api.BuildTemplate.Name && name == "steps": // a list of what no flag can say: a file with --input
 				continue
 			case p.Type == "object" && len(p.Properties) > 0:
 				for _, inner := range p.Order {
@@ -110,8 +111,28 @@ func TestAsks(t *testing.T) {
 			got = append(got, info.Name)
 		}
 	}
-	if diff := cmp.Diff([]string{"sandboxes.stop", "sandboxes.delete", "sandboxes.switchImage", "snapshots.delete", "files.remove", "images.delete", "registries.delete", "keys.revoke"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"sandboxes.stop", "sandboxes.delete", "sandboxes.switchImage", "snapshots.delete", "files.remove", "images.delete", "registries.delete", "volumes.delete", "backups.delete", "backups.policy", "templates.delete", "keys.revoke"}, got); diff != "" {
 		t.Errorf("operations that ask (-want +got):\n%s", diff)
+	}
+}
+
+func TestMount(t *testing.T) {
+	for given, want := range map[string]map[string]any{
+		"data": {"volume": "data"}, "data:/d": {"volume": "data", "path": "/d"}, "data:/d:ro": {"volume": "data", "path": "/d", "readOnly": true}, "data:ro": {"volume": "data", "readOnly": true},
+		"": nil, ":/d": nil, "data:/a:/b": nil,
+	} {
+		f := &flag{path: []string{"volumes"}, schema: api.CreateSandbox.Info().In.Properties["volumes"]}
+		err := f.Set(given)
+		if (err != nil) != (want == nil) {
+			t.Errorf("%q: %v", given, err)
+		}
+		if err != nil {
+			continue
+		}
+		got, _ := f.value()
+		if diff := cmp.Diff([]any{want}, got); diff != "" {
+			t.Errorf("%q: %s", given, diff)
+		}
 	}
 }
 

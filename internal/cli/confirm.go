@@ -16,7 +16,7 @@ import (
 // asks reports whether a person is asked first: for what destroys, except where the command line already says all that will happen.
 func (c *command) asks() bool {
 	said := []string{
-		api.Exec.Name, api.StartProcess.Name, api.ProcessSignal.Name, api.WriteFile.Name, api.EditFile.Name, api.MoveFile.Name,
+		api.Exec.Name, api.StartProcess.Name, api.ProcessSignal.Name, api.WriteFile.Name, api.EditFile.Name, api.MoveFile.Name, api.CancelBuild.Name,
 	}
 	return c.info.Hints.Has(op.Destructive) && !slices.Contains(said, c.info.Name)
 }

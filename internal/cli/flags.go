@@ -50,7 +50,7 @@ func (f *flag) value() (any, error) {
 	case "array":
 		items := make([]any, len(f.given))
 		for i, v := range f.given {
-			item, err := scalar(f.schema.Items, v)
+			item, err := item(f.schema.Items, v)
 			if err != nil {
 				return nil, err
 			}
@@ -73,6 +73,34 @@ func (f *flag) value() (any, error) {
 		err = fmt.Errorf("%w of %s", err, unit)
 	}
 	return v, err
+}
+
+// item reads one value of a list.
+func item(s *op.Schema, v string) (any, error) {
+	if mounts(s) {
+		return mount(v)
+	}
+	return scalar(s, v)
+}
+
+// mounts reports whether an object says where a volume is mounted.
+func mounts(s *op.Schema) bool { return s.Properties["volume"] != nil && s.Properties["readOnly"] != nil }
+
+// mount reads NAME[:PATH][:ro], as other tools write a mount.
+func mount(v string) (any, error) {
+	rest, readOnly := strings.CutSuffix(v, ":ro")
+	name, path, _ := strings.Cut(rest, ":")
+	if name == "" || strings.Contains(path, ":") {
+		return nil, fmt.Errorf("must be NAME[:PATH][:ro]")
+	}
+	m := map[string]any{"volume": name}
+	if path != "" {
+		m["path"] = path
+	}
+	if readOnly {
+		m["readOnly"] = true
+	}
+	return m, nil
 }
 
 func scalar(s *op.Schema, v string) (any, error) {
@@ -129,7 +157,7 @@ func (in *inputs) add(cmd *cobra.Command, s *op.Schema, prefix, taken []string) 
 		case p.Type == "object" && len(p.Properties) > 0:
 			in.add(cmd, p, path, nil)
 			continue
-		case p.Type == "array" && (p.Items.Type == "object" || p.Items.Type == "array"), p.Type == "object" && !ofStrings(p):
+		case p.Type == "array" && (p.Items.Type == "object" && !mounts(p.Items) || p.Items.Type == "array"), p.Type == "object" && !ofStrings(p):
 			continue // only by --input
 		}
 		f := &flag{path: path, schema: p}

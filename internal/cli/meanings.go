@@ -28,6 +28,7 @@ var meanings = map[string]string{
 	"overwrite":        "Onto what is there already, too.",
 	"processId":        "Only what this process did.",
 	"rows":             "Height of the terminal.",
+	"sandboxId":        "Its id or name.",
 	"start":            "From this time on, such as 2026-01-02T15:04:05Z.",
 	"startedAfter":     "Booted after this time, such as 2026-01-02T15:04:05Z.",
 	"state":            "In this state.",
@@ -35,5 +36,6 @@ var meanings = map[string]string{
 	"template":         "Made from this template.",
 	"user":             "With whose rights.",
 	"username":         "Whom to sign in as.",
+	"volumes":          "Volumes to mount.",
 	"wakeOnTimers":     "Whether a timer in it that is due wakes it.",
 }

@@ -34,6 +34,8 @@ func kindOf(name string, s *op.Schema) string {
 		return "bool"
 	case s.Type == "object":
 		return "KEY=VALUE"
+	case s.Type == "array" && mounts(s.Items):
+		return "NAME[:PATH][:ro]"
 	case s.Type == "array":
 		return kindOf(name, s.Items)
 	case strings.HasSuffix(name, "Seconds"):

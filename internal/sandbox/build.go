@@ -116,9 +116,10 @@ func (s *Service) ForBuilds(ctx context.Context) (map[string]string, error) {
 	return all, err
 }
 
-// UsingBuilds gives the ids of sandboxes that are not deleted and were made of one of these builds of a template, at most a few.
+// UsingBuilds gives the ids of sandboxes that are not deleted and are of one of these builds of a template, or are to be, at most a few.
 func (s *Service) UsingBuilds(ctx context.Context, tx op.Tx, builds []string) ([]string, error) {
-	return usersOf(ctx, tx, `SELECT id FROM sandboxes WHERE purpose = '' AND state <> 'deleted' AND build_id IN (%s) ORDER BY id LIMIT 10`, builds)
+	return usersOf(ctx, tx, `SELECT id FROM sandboxes s WHERE purpose = '' AND state <> 'deleted' AND (build_id IN (%[1]s)
+		OR EXISTS (SELECT 1 FROM sandbox_switches w WHERE w.sandbox_id = s.id AND w.state = 'pending' AND w.build_id IN (%[1]s))) ORDER BY id LIMIT 10`, builds)
 }
 
 func usersOf(ctx context.Context, tx op.Tx, query string, builds []string) ([]string, error) {

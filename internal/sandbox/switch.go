@@ -32,8 +32,9 @@ const (
 
 // target is what a sandbox is switched to.
 type target struct {
-	Template, Image, ImageRef, ImageID string
-	SaveName                           string // of the template, where it has one
+	Template, BuildID        string
+	Image, ImageRef, ImageID string
+	Save                     string // of the template's files; empty: the image is all that there is
 }
 
 // switching is a switch as it is stored.
@@ -60,11 +61,28 @@ func (s *Service) draftSwitch(ctx context.Context, in *api.SwitchImageIn) (*op.D
 	if in.Image == "" && in.Template == "" {
 		return nil, errs.E(errs.InvalidInput, "give the image or the template to switch to").With("path", "image")
 	}
-	to := &row{OrgID: r.OrgID, WorkspaceID: r.WorkspaceID, Template: in.Template, CreatedBy: r.CreatedBy}
-	if err := s.setImage(ctx, to, &api.CreateSandboxIn{Image: in.Image, Template: in.Template}); err != nil {
+	to, err := s.target(ctx, r, &api.CreateSandboxIn{Image: in.Image, Template: in.Template})
+	if err != nil {
 		return nil, err
 	}
-	return &op.Draft{Resource: r.resource(), Data: target{to.Template, to.Image, to.ImageRef, to.ImageID, to.SaveName}}, nil
+	return &op.Draft{Resource: r.resource(), Data: to}, nil
+}
+
+// target is what a sandbox is to be of.
+func (s *Service) target(ctx context.Context, r *row, in *api.CreateSandboxIn) (target, error) {
+	t, err := s.template(ctx, in)
+	switch {
+	case err != nil:
+		return target{}, err
+	case t != nil && r.DiskGiB < t.Built.DiskGiB:
+		return target{}, errs.E(errs.InvalidInput, "the template's disk has %d GiB, and the sandbox's %d", t.Built.DiskGiB, r.DiskGiB).Because("template_disk").
+			Suggest("Create a sandbox of the template instead.").With("path", "template")
+	case t != nil:
+		return target{Template: t.Name, BuildID: t.BuildID, Image: t.Image, ImageID: t.ImageID, Save: t.Disk}, nil
+	}
+	to := &row{Template: in.Template}
+	err = s.setImage(ctx, to, in)
+	return target{Template: to.Template, Image: to.Image, ImageRef: to.ImageRef}, err
 }
 
 func (s *Service) intentSwitch(ctx context.Context, tx op.Tx, in *api.SwitchImageIn, d *op.Draft) error {
@@ -89,6 +107,11 @@ func (s *Service) intentSwitch(ctx context.Context, tx op.Tx, in *api.SwitchImag
 				return fmt.Errorf("begin switch: %w", err)
 			}
 		}
+		if to := d.Data.(target); to.BuildID != "" {
+			if err := s.Templates.Usable(ctx, tx, to.BuildID, to.Save); err != nil {
+				return err
+			}
+		}
 		to, err := json.Marshal(d.Data)
 		if err != nil {
 			return fmt.Errorf("encode switch: %w", err)
@@ -97,9 +120,9 @@ func (s *Service) intentSwitch(ctx context.Context, tx op.Tx, in *api.SwitchImag
 		if r.State == api.StateRunning {
 			boots = 1
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO sandbox_switches (sandbox_id, op_id, state, target, boots, at) VALUES ($1, $2, 'pending', $3, $4, $5)
-			ON CONFLICT (sandbox_id) DO UPDATE SET op_id = excluded.op_id, state = excluded.state, target = excluded.target, boots = excluded.boots, error = '', at = excluded.at`,
-			r.ID, switchOf(d), string(to), boots, db.Micros(s.Now()))
+		_, err = tx.ExecContext(ctx, `INSERT INTO sandbox_switches (sandbox_id, op_id, state, target, build_id, boots, at) VALUES ($1, $2, 'pending', $3, $4, $5, $6)
+			ON CONFLICT (sandbox_id) DO UPDATE SET op_id = excluded.op_id, state = excluded.state, target = excluded.target, build_id = excluded.build_id, boots = excluded.boots, error = '', at = excluded.at`,
+			r.ID, switchOf(d), string(to), d.Data.(target).BuildID, boots, db.Micros(s.Now()))
 		if err != nil {
 			return fmt.Errorf("begin switch: %w", err)
 		}
@@ -169,7 +192,7 @@ func (s *Service) switchStep(ctx context.Context, r *row) (done bool, err error)
 
 func (s *Service) switchNow(ctx context.Context, r *row, sw *switching) error {
 	to := *r
-	to.Template, to.Image, to.ImageRef, to.ImageID, to.SaveName = sw.Target.Template, sw.Target.Image, sw.Target.ImageRef, sw.Target.ImageID, sw.Target.SaveName
+	to.Template, to.BuildID, to.Image, to.ImageRef, to.ImageID = sw.Target.Template, sw.Target.BuildID, sw.Target.Image, sw.Target.ImageRef, sw.Target.ImageID
 	if to.ImageRef != "" && to.Image == "" {
 		// While it runs: it is away no longer than it takes to make the disk.
 		wctx, cancel := context.WithTimeout(ctx, max(db.Time(sw.At).Add(switchWait).Sub(s.Now()), time.Second))
@@ -187,17 +210,17 @@ func (s *Service) switchNow(ctx context.Context, r *row, sw *switching) error {
 		r.StopReason, r.cause = "requested", "switch"
 		return s.move(ctx, r, api.StateStopping)
 	}
-	if to.SaveName != "" && s.Snapshots != nil {
-		if err := s.fetchOrigin(ctx, &to); err != nil {
+	if sw.Target.Save != "" {
+		if err := s.Templates.Fetch(ctx, sw.Target.Save); err != nil {
 			return err
 		}
 	}
-	if _, err := s.Driver.Rebase(ctx, to.spec(), runtime.RebaseOptions{Save: to.SaveName, Keep: keptFolder}); err != nil {
+	if _, err := s.Driver.Rebase(ctx, to.spec(), runtime.RebaseOptions{Save: sw.Target.Save, Keep: keptFolder}); err != nil {
 		return err
 	}
 	return s.DB.Tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET template = $1, image = $2, image_ref = $3, image_id = $4, snapshot_id = '' WHERE id = $5 AND state = $6 AND generation = $7`,
-			to.Template, to.Image, to.ImageRef, to.ImageID, r.ID, r.State, r.Generation)
+		res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET template = $1, image = $2, image_ref = $3, image_id = $4, build_id = $5, snapshot_id = '' WHERE id = $6 AND state = $7 AND generation = $8`,
+			to.Template, to.Image, to.ImageRef, to.ImageID, to.BuildID, r.ID, r.State, r.Generation)
 		if err != nil {
 			return fmt.Errorf("switch image: %w", err)
 		}
@@ -242,11 +265,6 @@ func (s *Service) resolve(ctx context.Context, to *row) (PulledImage, error) {
 		to.ImageID = id
 	}
 	return s.Pulled.Await(ctx, to.ImageID)
-}
-
-// fetchOrigin brings the save that a disk is made of to the node.
-func (s *Service) fetchOrigin(ctx context.Context, to *row) error {
-	return s.Snapshots.Fetch(ctx, to.SaveName)
 }
 
 // endSwitch records that a sandbox keeps its image, and has it go on as it was.

@@ -139,3 +139,36 @@ func TestRealSwitchImage(t *testing.T) {
 		t.Errorf("of template %q and image %+v", sb.Template, sb.Image)
 	}
 }
+
+// TestRealSwitchToTemplate: a sandbox moves to a template that was built, whose files, variables and command it has from then on; what it is to be of is not
+// deleted.
+func TestRealSwitchToTemplate(t *testing.T) {
+	s := StartReal(t)
+	c := s.Client
+	out, b := build(t, c, api.BuildTemplateIn{Name: "tool", FromTemplate: "base", StartCmd: "echo started > /tmp/started; sleep 600", Steps: []api.TemplateStep{
+		{Type: "RUN", Command: "echo built > /opt/tool; echo built > /workspace/of-the-template", User: "root"}, {Type: "ENV", Key: "COLOUR", Value: "red"},
+	}})
+	if b.Status != api.BuildReady {
+		t.Fatalf("build: %+v\n%s", b, buildLog(t, c, out.BuildID))
+	}
+	id := Sandbox(t, c, api.CreateSandboxIn{})
+	Exec(t, c, id, "echo kept > kept; echo gone | sudo tee /opt/gone")
+	sb := Must(t, c, api.SwitchSandboxImage, api.SwitchImageIn{SandboxIn: in(id), Template: "tool"}).Sandbox
+	if sb.Template != "tool" || sb.State != api.StateRunning {
+		t.Errorf("switched: %+v", sb)
+	}
+	const look = "cat kept /opt/tool; echo $COLOUR; ls; test -e /opt/gone; echo $?; for i in $(seq 100); do test -e /tmp/started && break; sleep 0.1; done; cat /tmp/started"
+	if got := Exec(t, c, id, look); got.Stdout != "kept\nbuilt\nred\nkept\n1\nstarted\n" {
+		t.Errorf("on the template: %q, %q", got.Stdout, got.Stderr)
+	}
+	if code := Code(t, c, api.DeleteTemplate, api.DeleteTemplateIn{TemplateIn: api.TemplateIn{TemplateID: out.TemplateID}}); code != "INVALID_STATE" {
+		t.Errorf("deleted while a sandbox is of it: %q", code)
+	}
+	Must(t, c, api.SwitchSandboxImage, api.SwitchImageIn{SandboxIn: in(id), Template: "base"})
+	if code := Code(t, c, api.DeleteTemplate, api.DeleteTemplateIn{TemplateIn: api.TemplateIn{TemplateID: out.TemplateID}}); code != "" {
+		t.Errorf("deleted when no sandbox is of it: %q", code)
+	}
+	if got := Exec(t, c, id, "cat kept; test -e /opt/tool; echo $? $COLOUR"); got.Stdout != "kept\n1\n" && got.Stdout != "kept\n1 \n" {
+		t.Errorf("back on base: %q", got.Stdout)
+	}
+}

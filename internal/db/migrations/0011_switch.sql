@@ -6,6 +6,7 @@ CREATE TABLE sandbox_switches (
     state      TEXT     NOT NULL,            -- pending, done, failed
     target     TEXT     NOT NULL,            -- JSON
     image_id   TEXT     NOT NULL DEFAULT '', -- the version that it is to get, where there is one
+    build_id   TEXT     NOT NULL DEFAULT '', -- of the template that it is to be of, where that was built
     boots      SMALLINT NOT NULL,            -- it ran, and runs again afterwards
     error      TEXT     NOT NULL DEFAULT '', -- JSON
     at         BIGINT   NOT NULL             -- when it was asked for

@@ -139,7 +139,7 @@ var (
 	}
 	SetBackupPolicy = op.Def[BackupPolicyIn, BackupPolicyOut]{
 		Name: "backups.policy", Route: "PUT /v1/volumes/{volumeId}/backups/policy", Action: "compute:backups:policy", Tool: "volume_backups", Verb: "policy",
-		Hints: op.Write | op.Idempotent | op.Destructive, Toolset: SetVolumes, Title: "Back a volume up daily",
+		Hints: op.Write | op.Idempotent, Toolset: SetVolumes, Title: "Back a volume up daily",
 		Doc: "Has a volume backed up every day at an hour, and old backups of that deleted.",
 	}
 )

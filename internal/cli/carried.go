@@ -22,8 +22,9 @@ type stage struct {
 
 // carried are the operations that begin what takes its time. Each looks at what the call gave, and again until it has ended.
 var carried = map[string]func(ctx context.Context, conn *client.Client, out json.RawMessage) (func(ctx context.Context) (stage, error), error){
-	api.PullImage.Name: carriedPull,
-	api.PushImage.Name: carriedPush,
+	api.PullImage.Name:    carriedPull,
+	api.PushImage.Name:    carriedPush,
+	api.CreateBackup.Name: carriedBackup, api.CreateVolume.Name: carriedVolume,
 }
 
 // lookEvery is how often it is looked how far something is.
@@ -61,7 +62,7 @@ func (c *command) carry(ctx context.Context, conn *client.Client, out json.RawMe
 		select {
 		case <-time.After(lookEvery):
 		case <-ctx.Done():
-			return fmt.Errorf("no longer waited for; it goes on, and berth images get shows how far it is: %w", ctx.Err())
+			return fmt.Errorf("no longer waited for; it goes on, and berth %s get shows how far it is: %w", plural(c.info.Name), ctx.Err())
 		}
 	}
 }

@@ -31,6 +31,10 @@ func offers(name string) offer {
 		return processesFor
 	case "keyId":
 		return keysFor
+	case "volumeId":
+		return volumesFor
+	case "backupId":
+		return backupsFor
 	case "imageId":
 		return imagesFor
 	case "host":
@@ -129,6 +133,30 @@ func keysFor(ctx context.Context, conn *client.Client, _ []string) (all []cobra.
 	}
 	for _, k := range out.Items {
 		all = append(all, described(k.ID, k.Name))
+	}
+	return all
+}
+
+// volumesFor offers names and ids.
+func volumesFor(ctx context.Context, conn *client.Client, _ []string) (all []cobra.Completion) {
+	out, err := client.Call(ctx, conn, api.ListVolumes, api.ListVolumesIn{PageIn: offered})
+	if err != nil {
+		return nil
+	}
+	for _, v := range out.Items {
+		all = append(all, described(v.Name, v.State, v.ID), described(v.ID, v.State, v.Name))
+	}
+	return all
+}
+
+// backupsFor offers ids.
+func backupsFor(ctx context.Context, conn *client.Client, _ []string) (all []cobra.Completion) {
+	out, err := client.Call(ctx, conn, api.ListBackups, api.ListBackupsIn{PageIn: offered})
+	if err != nil {
+		return nil
+	}
+	for _, b := range out.Items {
+		all = append(all, described(b.ID, b.State, b.VolumeName))
 	}
 	return all
 }

@@ -93,7 +93,7 @@ func newCommand(a *app, info op.Info) *command {
 	if info.Name == api.BuildTemplate.Name {
 		c.args, c.inputs.letters = []positional{{"folder", true}}, map[string]string{"name": "t"}
 	}
-	for group, names := range map[string][]string{"docs.": {"query", "page"}, "images.pull": {"image"}, "images.push": {"reference"}, "registries.set": {"host"}} {
+	for group, names := range map[string][]string{"docs.": {"query", "page"}, "images.pull": {"image"}, "images.push": {"reference"}, "registries.set": {"host"}, "volumes.create": {"name"}, "volumes.attach": {"sandboxId"}} {
 		for _, name := range names {
 			if strings.HasPrefix(info.Name, group) && info.In.Properties[name] != nil {
 				c.args = append(c.args, positional{name: name})

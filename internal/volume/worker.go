@@ -22,6 +22,8 @@ const (
 	auditEvery   = 30 * time.Second
 	// tryFor is how long a volume is tried whose node cannot be asked, or a backup whose node or storage cannot.
 	tryFor = time.Hour
+	// tryUnknown is the same of an error that says nothing of its cause.
+	tryUnknown = 30 * time.Second
 	// tryAgain is when a step that failed is tried again: what is wrong with a node or a store of objects seldom passes in a second.
 	tryAgain = 5 * time.Second
 	// tellEvery is how often the progress of a copy is written down.
@@ -268,13 +270,13 @@ func (s *Service) make(ctx context.Context, r *row) error {
 	case err == nil:
 		r.MadeGiB = size
 		return s.move(ctx, r, api.VolumeReady)
-	case s.passes(err) && s.Now().Before(db.Time(r.CreatedAt).Add(tryFor)):
+	case s.passes(err, r.CreatedAt):
 		return err
 	}
 	s.Logger.Warn("volume not made", "volume", r.ID, "backup", r.FromBackup, "error", err)
 	r.Error, r.Reason = explain(err)
-	if err := s.Node.RemoveVolume(ctx, r.ID); err != nil {
-		return err
+	if err := s.Node.RemoveVolume(ctx, r.ID); err != nil { // the next look at the node removes it
+		s.Logger.Warn("volume that was not made not removed", "volume", r.ID, "error", err)
 	}
 	return s.move(ctx, r, api.VolumeFailed)
 }
@@ -334,10 +336,16 @@ func (s *Service) tell(ctx context.Context, statement, id string, done *atomic.I
 	}
 }
 
-// passes reports whether an error may be another one, or none, a moment later.
-func (s *Service) passes(err error) bool {
-	e := errs.From(err)
-	return e.Code == errs.HostUnavailable || e.Code == errs.Busy || e.Code == errs.Internal || e.Code == errs.Unavailable && (e.Reason == "lease_lost" || e.Reason == "")
+// passes reports whether what failed is tried again: for long where the node cannot be asked, for a moment where nobody knows what it is.
+func (s *Service) passes(err error, since int64) bool {
+	e, tries := errs.From(err), time.Duration(0)
+	switch {
+	case e.Code == errs.HostUnavailable, e.Code == errs.Busy, e.Reason == "lease_lost":
+		tries = tryFor
+	case e.Code == errs.Internal, e.Code == errs.Unavailable && e.Reason == "":
+		tries = tryUnknown
+	}
+	return s.Now().Before(db.Time(since).Add(tries))
 }
 
 // explain gives an error for a row: its message and its reason in a word.

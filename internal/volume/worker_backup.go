@@ -47,12 +47,15 @@ func (s *Service) keep(ctx context.Context, b *backup) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err != nil && s.passes(err) && s.Now().Before(db.Time(b.CreatedAt).Add(tryFor)):
+	case err != nil && s.passes(err, b.CreatedAt):
 		return err
 	}
-	if ferr := s.Node.ForgetCopy(ctx, b.ID); ferr != nil {
-		return ferr
-	}
+	// What cannot be forgotten now is at the next look at the node.
+	defer func() {
+		if err := s.Node.ForgetCopy(ctx, b.ID); err != nil && ctx.Err() == nil {
+			s.Logger.Warn("copy of a backup not forgotten", "backup", b.ID, "error", err)
+		}
+	}()
 	if err != nil {
 		s.Logger.Warn("backup failed", "backup", b.ID, "volume", b.VolumeID, "error", err)
 		b.Error, b.Reason = explain(err)

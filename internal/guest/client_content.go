@@ -148,9 +148,10 @@ type ContentPut struct {
 	Path, User string
 	Mode       string
 	IfMatch    string
-	SHA256     string // hex; of other bytes nothing is kept
-	Tar        bool   // the content is a tar stream, to be unpacked into the folder
-	Length     int64  // of the body; negative where it is not known
+	SHA256     string  // hex; of other bytes nothing is kept
+	Tar        bool    // the content is a tar stream, to be unpacked into the folder
+	Owner      *string // who owns all that is made of a tar stream, user or user:group, or the default user where empty; nil: User. It needs root's rights
+	Length     int64   // of the body; negative where it is not known
 }
 
 // PutContent makes a file of a body, and gives its SHA-256. The body is read to its end; where reading it fails, or its hash is another than was said, nothing
@@ -166,6 +167,12 @@ func (c *Client) PutContent(ctx context.Context, in ContentPut, body io.Reader) 
 	q := url.Values{"path": {in.Path}, "user": {in.User}, "mode": {in.Mode}, "ifMatch": {in.IfMatch}}
 	if in.Tar {
 		q.Set("tar", "true")
+	}
+	if in.Owner != nil {
+		if err := c.Supports(ctx, FeatureOwner); err != nil {
+			return ContentWritten{}, err
+		}
+		q.Set("owner", *in.Owner)
 	}
 	if in.Length == 0 {
 		body, in.Length = http.NoBody, -1 // its end is looked at, and so its hash

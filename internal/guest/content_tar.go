@@ -5,9 +5,11 @@ package guest
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -66,6 +68,32 @@ func (t touching) Write(p []byte) (int, error) {
 	return t.Writer.Write(p)
 }
 
+// onlyMissing marks a folder in a tar stream that is left as it is where it is there. It has this name in internal/template/inputs too.
+const onlyMissing = "BERTH.onlymissing"
+
+// modes are the bits of a mode that an unpacked file keeps.
+const modes = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+
+// makeOwned makes a folder and what is missing above it, and gives what it made to an owner where there is one.
+func makeOwned(dir string, o *tarball.Owner) error {
+	var missing []string
+	for at := dir; o != nil; at = filepath.Dir(at) {
+		if _, err := os.Stat(at); !os.IsNotExist(err) {
+			break
+		}
+		missing = append(missing, at)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, at := range missing {
+		if err := os.Lchown(at, o.UID, o.GID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // putTar unpacks a tar stream into a folder, made with the account's rights where it is missing.
 func (s *Server) putTar(r *http.Request, q url.Values) (*ContentWritten, error) {
 	out := &ContentWritten{}
@@ -76,10 +104,18 @@ func (s *Server) putTar(r *http.Request, q url.Values) (*ContentWritten, error) 
 		}
 		dir := s.host(p)
 		_, serr := os.Stat(dir)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		o := tarball.Options{Mode: 0o7777, AnyLink: true, Progress: func(int64) { s.touch() }}
+		if q.Has("owner") {
+			a, err := s.users.lookup(q.Get("owner"))
+			if err != nil {
+				return err
+			}
+			o.Mode, o.Owner, o.OnlyMissing = modes, &tarball.Owner{UID: int(a.uid), GID: int(a.gid)}, onlyMissing
+		}
+		if err := makeOwned(dir, o.Owner); err != nil {
 			return s.pathError(p, err)
 		}
-		st, err := tarball.Unpack(r.Body, dir, tarball.Options{Mode: 0o7777, AnyLink: true, Progress: func(int64) { s.touch() }})
+		st, err := tarball.Unpack(r.Body, dir, o)
 		if e, ok := errors.AsType[*tarball.Error](err); ok {
 			return fail(CodeInvalid, "%s", e.Message)
 		} else if err != nil {

@@ -33,6 +33,7 @@ const (
 	FeatureContent   = "content"  // GET and PUT /files/content
 	FeatureStamps    = "stamps"   // GET /stamps, and ExportChunk.AtMicros
 	FeatureWarm      = "warm"     // POST /warm
+	FeatureOwner     = "owner"    // PUT /files/content?tar=true&owner=
 )
 
 // The limits of the protocol.

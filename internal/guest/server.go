@@ -172,7 +172,7 @@ func (s *Server) Close() {
 // hello answers who it is.
 func (s *Server) hello(w http.ResponseWriter, _ *http.Request) {
 	features := []string{
-		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureContent, FeatureAttach, FeatureForward, FeatureStamps, FeatureWarm,
+		FeatureExec, FeatureProcesses, FeaturePTY, FeatureFiles, FeatureOnce, FeatureMetrics, FeatureExport, FeatureShutdown, FeatureContent, FeatureAttach, FeatureForward, FeatureStamps, FeatureWarm, FeatureOwner,
 		FeatureTimers,
 	}
 	if len(s.cfg.SFTP) > 0 {

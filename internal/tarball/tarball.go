@@ -140,9 +140,16 @@ type Options struct {
 	Mode fs.FileMode
 	// AnyLink keeps symlinks that lead out of the folder. They are never followed.
 	AnyLink bool
+	// Owner owns all that is made, which then has the time at which it is made; nil: whoever unpacks, with the stream's times.
+	Owner *Owner
+	// OnlyMissing is the name of a PAX record: a folder that has it, with the value 1, is left as it is where it is there.
+	OnlyMissing string
 	// Progress is told how many bytes of files have come so far. May be nil.
 	Progress func(bytes int64)
 }
+
+// Owner is a user and a group by their numbers.
+type Owner struct{ UID, GID int }
 
 // unpacker writes into one folder.
 type unpacker struct {
@@ -253,6 +260,11 @@ func escapes(err error) bool {
 }
 
 func (u *unpacker) dir(name string, h *tar.Header) error {
+	if u.OnlyMissing != "" && h.PAXRecords[u.OnlyMissing] == "1" {
+		if fi, err := u.root.Stat(name); err == nil && fi.IsDir() {
+			return nil
+		}
+	}
 	if name != "." {
 		if err := u.root.MkdirAll(name, 0o700); err != nil {
 			return err
@@ -288,6 +300,11 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) (err error) {
 	if err := u.copy(f, r); err != nil {
 		return err
 	}
+	if u.Owner != nil {
+		if err := f.Chown(u.Owner.UID, u.Owner.GID); err != nil {
+			return err
+		}
+	}
 	if err := f.Chmod(h.FileInfo().Mode() & u.Mode); err != nil {
 		return err
 	}
@@ -297,7 +314,9 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) (err error) {
 	if err := u.root.Rename(temp, name); err != nil {
 		return err
 	}
-	_ = u.root.Chtimes(name, h.ModTime, h.ModTime) // a time that the file system cannot hold is no reason to fail
+	if u.Owner == nil {
+		_ = u.root.Chtimes(name, h.ModTime, h.ModTime) // a time that the file system cannot hold is no reason to fail
+	}
 	u.st.Entries++
 	return nil
 }
@@ -335,6 +354,12 @@ func (u *unpacker) link(name string, h *tar.Header) error {
 	if err := u.root.Symlink(h.Linkname, temp); err != nil {
 		return err
 	}
+	if u.Owner != nil {
+		if err := u.root.Lchown(temp, u.Owner.UID, u.Owner.GID); err != nil {
+			_ = u.root.Remove(temp)
+			return err
+		}
+	}
 	if err := u.root.Rename(temp, name); err != nil {
 		_ = u.root.Remove(temp)
 		return err
@@ -347,6 +372,11 @@ func (u *unpacker) link(name string, h *tar.Header) error {
 func (u *unpacker) finish() {
 	for i := len(u.dirs) - 1; i >= 0; i-- {
 		h := u.dirs[i]
+		if u.Owner != nil {
+			_ = u.root.Chown(h.Name, u.Owner.UID, u.Owner.GID)
+			_ = u.root.Chmod(h.Name, h.FileInfo().Mode()&(fs.ModePerm|fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky)&u.Mode)
+			continue
+		}
 		_ = u.root.Chmod(h.Name, h.FileInfo().Mode().Perm()&u.Mode)
 		_ = u.root.Chtimes(h.Name, h.ModTime, h.ModTime)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
+	"github.com/berthrun/berth/internal/template/inputs"
 	"github.com/berthrun/berth/internal/template/recipe"
 )
 
@@ -26,6 +27,9 @@ type execution struct {
 	sources map[string]*base
 	there   map[string]bool // the saves on the node
 	boxes   map[string]bool // sandboxes that it has
+	others  map[string]*box // those that COPY takes files from
+	files   *inputs.Tree    // of the context
+	closes  []func()
 }
 
 // box is the sandbox that steps run in, one after the other.
@@ -37,7 +41,7 @@ type box struct {
 
 // run builds, and leaves in the build what came of it.
 func (x *execution) run(ctx context.Context) error {
-	x.sources, x.boxes = map[string]*base{}, map[string]bool{}
+	x.sources, x.boxes, x.others = map[string]*base{}, map[string]bool{}, map[string]*box{}
 	rec, err := read(&x.b.Recipe)
 	if err != nil {
 		return err
@@ -61,6 +65,11 @@ func (x *execution) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, st := range x.stages {
+		if st.done == nil { // what was copied from it is there
+			x.b.Cached += int64(len(st.actions))
+		}
+	}
 	in := x.b.Recipe
 	x.b.Result = result{
 		Config: last.config, Prepared: last.base.prepared, Key: p.key, Image: p.image, ImageID: p.imageID, Disk: p.layer, Built: x.resources(), Internet: x.internet(),
@@ -75,6 +84,9 @@ func (x *execution) run(ctx context.Context) error {
 
 // leave ends what is left of the build's sandboxes.
 func (x *execution) leave(ctx context.Context) {
+	for _, done := range x.closes {
+		done()
+	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for sandbox := range x.boxes {
@@ -107,6 +119,9 @@ func (x *execution) ensure(ctx context.Context, st *stage) (position, error) {
 	}
 	var b *box
 	for i := at; i < len(st.actions); i++ {
+		if b == nil && at > 0 && !st.actions[i].Layer() {
+			x.b.Cached++ // nothing has run in this stage
+		}
 		if p, b, err = x.step(ctx, st, i, p, b); err != nil {
 			return position{}, err
 		}
@@ -324,7 +339,7 @@ func (x *execution) act(ctx context.Context, st *stage, i int, n int64, b *box) 
 		_, err := b.guest.MakeDirectory(ctx, id.New(id.Request), guest.FileMkdir{Path: a.MakeDir, User: "root"})
 		return err
 	default:
-		return x.put(ctx, st, n, b, a)
+		return x.put(ctx, st, b, a)
 	}
 }
 

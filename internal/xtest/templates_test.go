@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/client"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // built waits until a build has ended and gives it; it must be ready.
@@ -168,4 +169,79 @@ func send(t testing.TB, c *client.Client, archive []byte) string {
 		t.Fatal(err)
 	}
 	return out.Context.ID
+}
+
+// TestTemplateCopy copies files of a context and of other stages, as a Dockerfile says.
+func TestTemplateCopy(t *testing.T) {
+	eachSleeper(t, nil, func(t *testing.T, l *life) {
+		c := l.Client
+		files := uploaded(t, c, map[string]string{"app/main.py": "print(1)\n", "app/lib/util.py": "u\n", "notes.txt": "n\n"})
+		side := t.TempDir() + "/ran"
+		file := strings.Join([]string{
+			"FROM template://base AS made",
+			"WORKDIR /src",
+			"COPY app/ .",
+			"RUN cat main.py lib/util.py > whole; echo made >> " + side,
+			"FROM template://base",
+			"ENV WHO=me",
+			"WORKDIR /srv/app",
+			"COPY --from=made /src/whole ./",
+			"COPY notes.txt renamed.txt",
+			"COPY <<EOT hello.txt",
+			"hello $WHO",
+			"EOT",
+			"RUN cat whole renamed.txt hello.txt > all; echo last >> " + side,
+		}, "\n")
+		in := api.BuildTemplateIn{Name: "copied", Dockerfile: file, ContextID: files}
+		out, b := build(t, c, in)
+		if b.Status != api.BuildReady {
+			t.Fatalf("build: %+v\n%s", b, buildLog(t, c, out.BuildID))
+		}
+		id := Sandbox(t, c, api.CreateSandboxIn{Template: "copied"})
+		if got := runIn(t, c, id, "pwd; cat all"); got.Stdout[strings.LastIndex(got.Stdout[:strings.Index(got.Stdout, "\n")], "/srv"):] != "/srv/app\nprint(1)\nu\nn\nhello me\n" {
+			t.Errorf("in the sandbox: %+v", got)
+		}
+
+		// The same files, sent again at another time and in another order: nothing runs.
+		in.ContextID = uploaded(t, c, map[string]string{"notes.txt": "n\n", "app/lib/util.py": "u\n", "app/main.py": "print(1)\n"})
+		if _, b = build(t, c, in); b.Status != api.BuildReady || b.Cached != b.Steps {
+			t.Errorf("again: %+v", b)
+		}
+		if got := ranLines(t, side); got != "made last" {
+			t.Errorf("ran: %s", got)
+		}
+		// A file of the last stage changed: the other stage is not built again.
+		in.ContextID = uploaded(t, c, map[string]string{"notes.txt": "other\n", "app/lib/util.py": "u\n", "app/main.py": "print(1)\n"})
+		if _, b = build(t, c, in); b.Status != api.BuildReady {
+			t.Errorf("changed: %+v", b)
+		}
+		if got := ranLines(t, side); got != "made last last" {
+			t.Errorf("ran: %s", got)
+		}
+
+		for _, bad := range []struct {
+			dockerfile, context string
+			code                errs.Code
+			says                string
+		}{
+			{"FROM template://base\nCOPY missing /", files, "", "line 2"},
+			{"FROM template://base\nCOPY notes.txt /", "", errs.InvalidInput, "contextId"},
+			{"FROM template://base\nONBUILD RUN true", "", errs.InvalidInput, "line 2"},
+			{"FROM template://none\nRUN true", "", errs.NotFound, "none"},
+		} {
+			out, err := client.Call(t.Context(), c, api.BuildTemplate, api.BuildTemplateIn{Name: "bad", Dockerfile: bad.dockerfile, ContextID: bad.context})
+			if bad.code != "" {
+				if err == nil || !strings.Contains(err.Error(), string(bad.code)) || !strings.Contains(err.Error(), bad.says) {
+					t.Errorf("%q: %v", bad.dockerfile, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b := ended(t, c, out.BuildID); b.Status != api.BuildError || !strings.Contains(b.Reason, bad.says) {
+				t.Errorf("%q: %+v", bad.dockerfile, b)
+			}
+		}
+	})
 }

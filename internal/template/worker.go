@@ -160,6 +160,9 @@ func (s *Service) carry(ctx context.Context, b *build) error {
 	if b, err = s.store.build(ctx, s.DB, b.ID); err != nil || b == nil {
 		return err
 	}
+	if err := s.sweep(ctx, b); err != nil {
+		return err
+	}
 	log, err := s.openJournal(ctx, b.ID)
 	if err != nil {
 		return err
@@ -195,6 +198,20 @@ func (s *Service) carry(ctx context.Context, b *build) error {
 		return err
 	}
 	return s.end(ctx, b, log, err)
+}
+
+// sweep ends the sandboxes that a server left which worked on a build before: what they hold is half a step.
+func (s *Service) sweep(ctx context.Context, b *build) error {
+	all, err := s.Sandboxes.All(ctx)
+	if err != nil {
+		return err
+	}
+	for sandbox, of := range all {
+		if of == b.ID {
+			err = errors.Join(err, s.Sandboxes.End(ctx, sandbox))
+		}
+	}
+	return err
 }
 
 // hold keeps the lease of a build and of its layer, and ends it when it is cancelled or lost.

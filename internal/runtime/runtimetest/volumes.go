@@ -126,8 +126,9 @@ func (s *suite) volumeOutlives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, o = s.mounted(t, runtime.Mount{Volume: a, Path: "/workspace", ReadOnly: true})
+	_, o = s.mounted(t, runtime.Mount{Volume: a, Path: "/workspace", ReadOnly: true}, runtime.Mount{Volume: b, Path: "/tmp"})
 	o.wantFile("/workspace/text", "second")
+	o.wantFile("/tmp/text", "of b")
 }
 
 func (s *suite) volumeRemoved(t *testing.T) {

@@ -6,7 +6,8 @@ type Action struct {
 	Step    Step
 	Exec    *Exec
 	Put     *Put
-	MakeDir string // of WORKDIR: an absolute folder to make where it is missing, with its parents, as root with mode 0755
+	MakeDir string // of WORKDIR: an absolute folder to make where it is missing, with its parents, with mode 0755
+	As      string // of WORKDIR: who owns what is made, as Exec.User
 	Title   string // one line for people: RUN apt-get update
 
 	hidden []string // NAME=value of the environment that the key leaves out

@@ -44,6 +44,7 @@ func (a Action) Key(parent, content string) string {
 		k := newKey("dir")
 		k.field(parent)
 		k.field(a.MakeDir)
+		k.field(a.As)
 		return k.sum()
 	}
 	return parent

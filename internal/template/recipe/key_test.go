@@ -37,7 +37,7 @@ func TestKeyTellsApart(t *testing.T) {
 		"ENV A=1\nRUN a b", "ENV A=2\nRUN a b", "ENV A=1 B=2\nRUN a b", "ENV A1=\nRUN a b", "ARG A=3\nRUN a b", "USER www\nRUN a b", "SHELL [\"bash\"]\nRUN a b",
 		"RUN <<EOF\n#!/bin/sh\na b\nEOF", "RUN <<EOF\n#!/bin/sh\na c\nEOF",
 		"COPY a b", "COPY a b/", "COPY a c", "COPY a b c/", `COPY ["a b", "c/"]`, "COPY --chown=1 a b", "COPY --chmod=644 a b", "COPY --chmod=0 a b", "COPY --exclude=x a b", "COPY --parents a b",
-		"ADD a b", "COPY <<a b\nEOF\na", "COPY <<a b\nEOF2\na",
+		"WORKDIR /a", "WORKDIR /b", "USER www\nWORKDIR /a", "ADD a b", "COPY <<a b\nEOF\na", "COPY <<a b\nEOF2\na",
 	} {
 		keys := only(t, "FROM x\n"+text, nil)
 		k := keys[len(keys)-1]

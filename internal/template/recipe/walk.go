@@ -166,7 +166,7 @@ func (w *Walk) workdir(s Step) (Action, error) {
 		return Action{}, errs.E(errs.InvalidInput, "WORKDIR has no path").Suggest("Name a folder: WORKDIR /app.")
 	}
 	w.config.Dir = w.abs(dir)
-	return Action{MakeDir: w.config.Dir}, nil
+	return Action{MakeDir: w.config.Dir, As: w.config.User}, nil
 }
 
 func (w *Walk) abs(p string) string {

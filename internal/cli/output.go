@@ -35,7 +35,7 @@ var columns = map[string][]string{
 	"volumes.list":      {"id", "name", "state", "sizeGiB", "usedMiB", "createdAt"},
 	"backups.list":      {"id", "volumeName", "state", "automatic", "contentMiB", "storedMiB", "createdAt"},
 	"images.list":       {"id", "name", "tags", "state", "unpackedMiB", "createdAt"},
-	"templates.list":    {"id", "name", "ready", "version", "tags", "updatedAt"},
+	"templates.list":    {"id", "name", "ready", "version", "updatedAt"},
 	"builds.list":       {"id", "name", "version", "status", "createdAt", "finishedAt", "reason"},
 	"registries.list":   {"host", "username", "createdAt", "updatedAt"},
 }

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -111,7 +112,7 @@ func (x *execution) ensure(ctx context.Context, st *stage) (position, error) {
 		}
 	}
 	for i := range at {
-		x.log.say(st.first+int64(i), "step %d/%d: %s (from an earlier build)", st.first+int64(i), x.b.Steps, st.actions[i].Title)
+		x.log.say(st.first+int64(i), "[%d/%d] CACHED %s", st.first+int64(i), x.b.Steps, st.actions[i].Title)
 		x.b.Cached++
 	}
 	if err := x.tell(ctx, st.first+int64(at)-1); err != nil {
@@ -119,10 +120,7 @@ func (x *execution) ensure(ctx context.Context, st *stage) (position, error) {
 	}
 	var b *box
 	for i := at; i < len(st.actions); i++ {
-		if b == nil && at > 0 && !st.actions[i].Layer() {
-			x.b.Cached++ // nothing has run in this stage
-		}
-		if p, b, err = x.step(ctx, st, i, p, b); err != nil {
+		if p, b, err = x.step(ctx, st, i, p, b, b == nil && at > 0); err != nil {
 			return position{}, err
 		}
 	}
@@ -186,13 +184,19 @@ func (x *execution) use(ctx context.Context, l *layer) (bool, error) {
 func (x *execution) now() int64 { return x.s.Now().UnixMicro() }
 
 // step carries out one step above the files that there are, in the sandbox where there is one.
-func (x *execution) step(ctx context.Context, st *stage, i int, p position, b *box) (position, *box, error) {
+// What leaves no layer is as it was built before where idle says that nothing has run in this stage.
+func (x *execution) step(ctx context.Context, st *stage, i int, p position, b *box, idle bool) (position, *box, error) {
 	a, n := st.actions[i], st.first+int64(i)
 	if err := x.tell(ctx, n); err != nil {
 		return p, b, err
 	}
 	if !a.Layer() {
-		x.log.say(n, "step %d/%d: %s", n, x.b.Steps, a.Title)
+		word := ""
+		if idle {
+			word = "CACHED "
+			x.b.Cached++
+		}
+		x.log.say(n, "[%d/%d] %s%s", n, x.b.Steps, word, a.Title)
 		p.key = st.keys[i]
 		return p, b, nil
 	}
@@ -206,13 +210,13 @@ func (x *execution) step(ctx context.Context, st *stage, i int, p position, b *b
 		return p, b, err
 	}
 	if !mine {
-		x.log.say(n, "step %d/%d: %s (from another build)", n, x.b.Steps, a.Title)
+		x.log.say(n, "[%d/%d] CACHED %s", n, x.b.Steps, a.Title)
 		x.end(ctx, b)
 		x.b.Cached++
 		p.key, p.layer = st.keys[i], l.ID
 		return p, nil, nil
 	}
-	x.log.say(n, "step %d/%d: %s", n, x.b.Steps, a.Title)
+	x.log.say(n, "[%d/%d] %s", n, x.b.Steps, a.Title)
 	if b == nil {
 		b, err = x.make(ctx, p, x.resources(), x.internet())
 	}
@@ -336,7 +340,8 @@ func (x *execution) act(ctx context.Context, st *stage, i int, n int64, b *box) 
 	case a.Exec != nil:
 		return x.exec(ctx, st, st.homes[i], n, b, a.Exec)
 	case a.MakeDir != "":
-		_, err := b.guest.MakeDirectory(ctx, id.New(id.Request), guest.FileMkdir{Path: a.MakeDir, User: "root"})
+		owner, nothing := x.user(st, a.As), bytes.NewReader(make([]byte, 1024)) // an archive of nothing: the folder alone
+		_, err := b.guest.PutContent(ctx, guest.ContentPut{Path: a.MakeDir, User: "root", Tar: true, Owner: &owner, Length: -1}, nothing)
 		return err
 	default:
 		return x.put(ctx, st, b, a)

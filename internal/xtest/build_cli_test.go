@@ -83,7 +83,7 @@ func TestRealBuildByCLI(t *testing.T) {
 	if code != 0 || first.Status != api.BuildReady {
 		t.Fatalf("build: %d\n%s\n%s", code, log, s.Log())
 	}
-	if !strings.Contains(log, "line 29: HEALTHCHECK has no effect") || !strings.Contains(log, "RUN cat one two") {
+	if !strings.Contains(log, "line 26: HEALTHCHECK has no effect") || !strings.Contains(log, "RUN cat one two") {
 		t.Errorf("log:\n%s", log)
 	}
 	box := Must(t, s.Client, api.CreateSandbox, api.CreateSandboxIn{Template: "app"}).Sandbox
@@ -116,7 +116,7 @@ cat /data/in/file /etc/motd /app/python $HOME/who; stat -c %U /app/work; pwd; ec
 	old := time.Unix(1_000_000_000, 0)
 	must(t, os.Chtimes(filepath.Join(dir, "src/one"), old, old), os.Lchown(filepath.Join(dir, "src/one"), 12345, 12345), os.Chtimes(filepath.Join(dir, "run.sh"), old, old))
 	again, _, log, code := run("-t", "app", "--build-arg", "GREETING=good day")
-	if code != 0 || again.Version != 2 || strings.Count(log, "CACHED") != int(again.Steps) || again.Cached != again.Steps {
+	if code != 0 || again.Version != 2 || strings.Contains(log, "] RUN") || again.Cached != again.Steps {
 		t.Errorf("again: %d %+v\n%s", code, again, log)
 	}
 
@@ -128,7 +128,7 @@ cat /data/in/file /etc/motd /app/python $HOME/who; stat -c %U /app/work; pwd; ec
 
 	plant(strings.Replace(dockerfile, "WORKDIR /app/work", "RUN echo oh no >&2; exit 3", 1))
 	_, _, log, code = run("-t", "app")
-	if code != 1 || !strings.Contains(log, "berth: the build failed: line 26: RUN echo oh no >&2; exit 3: exit code 3: oh no") {
+	if code != 1 || !strings.Contains(log, "the build failed: line 23: RUN echo oh no >&2; exit 3: exit code 3: oh no") {
 		t.Errorf("failed: %d\n%s", code, log)
 	}
 	if tmpl := Must(t, s.Client, api.GetTemplate, api.TemplateIn{TemplateID: first.TemplateID}).Template; tmpl.BuildID != changed.ID {

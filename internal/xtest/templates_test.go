@@ -82,7 +82,7 @@ func TestTemplateBuild(t *testing.T) {
 		if b.Status != api.BuildReady || b.Version != 1 || out.Version != 1 || b.Steps != 4 || b.Cached != 0 {
 			t.Fatalf("build: %+v\n%s", b, buildLog(t, c, out.BuildID))
 		}
-		if log := buildLog(t, c, out.BuildID); !strings.Contains(log, "said\n") || !strings.Contains(log, "cried\n") || !strings.Contains(log, "step 3/4: RUN echo") {
+		if log := buildLog(t, c, out.BuildID); !strings.Contains(log, "said\n") || !strings.Contains(log, "cried\n") || !strings.Contains(log, "[3/4] RUN echo") {
 			t.Errorf("log: %s", log)
 		}
 		sb := Must(t, c, api.CreateSandbox, api.CreateSandboxIn{Template: "first"}).Sandbox

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
@@ -86,6 +87,7 @@ type Config struct {
 type Service struct {
 	Config
 	store store
+	me    string // among servers
 
 	mu      sync.Mutex
 	working map[string]*work
@@ -108,7 +110,7 @@ func New(c Config) *Service {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Service{Config: c, working: map[string]*work{}, rests: map[string]time.Time{}}
+	return &Service{Config: c, me: id.New("server"), working: map[string]*work{}, rests: map[string]time.Time{}}
 }
 
 func topic(id string) string { return "volume/" + id }

@@ -259,6 +259,17 @@ func (s *Service) advance(ctx context.Context, what string) error {
 
 // make has the node make a volume, with what a backup holds where it is made of one.
 func (s *Service) make(ctx context.Context, r *row) error {
+	if r.FromBackup != "" {
+		held, free, mine, err := s.hold(ctx, r.ID)
+		if err != nil || !mine {
+			return err
+		}
+		defer free()
+		ctx = held
+		if r, err = s.store.get(ctx, s.DB, r.ID); err != nil || r == nil || r.State != api.VolumeCreating {
+			return err // another server has done it
+		}
+	}
 	size := r.SizeGiB
 	err := s.restore(ctx, r)
 	if err == nil {

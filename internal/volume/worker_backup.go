@@ -43,6 +43,14 @@ func (s *Service) advanceBackup(ctx context.Context, id string) error {
 
 // keep makes a backup: a copy of a moment on the node, which is then kept elsewhere and forgotten there.
 func (s *Service) keep(ctx context.Context, b *backup) error {
+	ctx, free, mine, err := s.hold(ctx, b.ID)
+	if err != nil || !mine {
+		return err
+	}
+	defer free()
+	if b, err = s.store.getBackup(ctx, s.DB, b.ID); err != nil || b == nil || b.State != api.BackupCreating {
+		return err // another server has done it
+	}
 	kept, err := s.copyOff(ctx, b)
 	switch {
 	case ctx.Err() != nil:

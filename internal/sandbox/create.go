@@ -212,7 +212,7 @@ func (s *Service) insertNew(ctx context.Context, tx op.Tx, in *api.CreateSandbox
 	if err := s.insertTx(ctx, tx, r); err != nil || !r.mounted {
 		return err
 	}
-	return s.Volumes.Attach(ctx, tx, r.OrgID, r.ID, in.Volumes)
+	return s.Volumes.Attach(ctx, tx, r.OrgID, r.ID, r.asked)
 }
 
 // insertTx makes the row of a new sandbox, with what it takes from the quotas and the event that tells of it.

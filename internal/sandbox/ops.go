@@ -31,8 +31,7 @@ func (s *Service) Register(r *op.Registry) {
 		Intent: s.intentUpdate, Act: s.actUpdate,
 	})
 	op.Handle(r, api.SetSandboxTimeout, op.Handler[api.SetTimeoutIn, api.SandboxOut]{
-		Draft:  func(ctx context.Context, in *api.SetTimeoutIn) (*op.Draft, error) { return s.draft(ctx, in.SandboxID) },
-		Intent: s.intentTimeout,
+		Draft: s.draftTimeout, Intent: s.intentTimeout,
 		Act: func(ctx context.Context, in *api.SetTimeoutIn, _ *op.Draft) (*api.SandboxOut, error) {
 			return s.actShow(ctx, in.SandboxID)
 		},
@@ -239,6 +238,14 @@ func (s *Service) actUpdate(ctx context.Context, in *api.UpdateSandboxIn, _ *op.
 	return s.out(r), nil
 }
 
+func (s *Service) draftTimeout(ctx context.Context, in *api.SetTimeoutIn) (*op.Draft, error) {
+	r, err := s.find(ctx, s.DB, in.SandboxID)
+	if err != nil {
+		return nil, err
+	}
+	return &op.Draft{Resource: r.resource()}, s.longest(ctx, r, time.Duration(in.TTLSeconds)*time.Second)
+}
+
 func (s *Service) intentTimeout(ctx context.Context, tx op.Tx, in *api.SetTimeoutIn, _ *op.Draft) error {
 	return s.change(ctx, tx, in.SandboxID, func(r *row) error {
 		r.ExpiresAt = db.Micros(s.Now().Add(time.Duration(in.TTLSeconds) * time.Second))
@@ -254,12 +261,12 @@ func (s *Service) draftExtend(ctx context.Context, in *api.ExtendIn) (*op.Draft,
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.draft(ctx, in.SandboxID)
+	r, err := s.find(ctx, s.DB, in.SandboxID)
 	if err != nil {
 		return nil, err
 	}
-	d.Data = by
-	return d, nil
+	left := max(db.Time(r.ExpiresAt).Sub(s.Now()), 0) + by
+	return &op.Draft{Resource: r.resource(), Data: by}, s.longest(ctx, r, left)
 }
 
 func (s *Service) intentExtend(ctx context.Context, tx op.Tx, in *api.ExtendIn, d *op.Draft) error {

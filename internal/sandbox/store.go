@@ -45,9 +45,10 @@ type row struct {
 	BuildID                         string // of the template's build that it is made of
 	Origin
 
-	WithoutVolumes []string // names of those that the sandbox had which it is a copy of
-	mounted        bool     // it is made with volumes; not stored
-	cause          string   // of the transition under way, for its event; not stored
+	WithoutVolumes []string          // names of those that the sandbox had which it is a copy of
+	mounted        bool              // it is made with volumes; not stored
+	asked          []api.VolumeMount // these; not stored
+	cause          string            // of the transition under way, for its event; not stored
 }
 
 // Origin is the save that a sandbox is made of; all empty where it is made of an image.

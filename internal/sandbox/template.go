@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ type Template struct {
 	TTL, MaxTTL      int
 	IdleSeconds      *int
 	OnIdle, OnExpiry string
+	Volumes          []api.VolumeMount // that each sandbox mounts
 }
 
 // TemplateRun is what a template says about running a sandbox of it.
@@ -37,6 +39,7 @@ type TemplateRun struct {
 	User, WorkDir string            // empty: the guest's own default
 	StartCmd      string            // to be started at every boot
 	UserData      string            // a script that a new sandbox runs once
+	MaxTTL        int               // seconds that a sandbox may have left; 0: any
 	Disk          string            // a save of the build's files; empty: the image is all that there is
 }
 
@@ -104,13 +107,44 @@ func (s *Service) setTemplate(ctx context.Context, r *row, in *api.CreateSandbox
 		return errs.E(errs.InvalidInput, "the template's disk has %d GiB", t.Built.DiskGiB).Because("template_disk").
 			Suggest("Ask for at least that much.").With("path", "resources.diskGiB").With("least", t.Built.DiskGiB)
 	}
-	// What was booted comes back only with the size that it had.
-	if t.Booted != "" && r.VCPUMilli == milli(t.Built.VCPU) && r.MemoryMiB == t.Built.MemoryMiB && s.Driver.Capabilities().Memory {
+	if len(t.Volumes) > 0 {
+		with := *in
+		with.Volumes = mounts(t.Volumes, in.Volumes)
+		if err := s.setVolumes(r, &with); err != nil {
+			return err
+		}
+	}
+	// What was booted comes back only with the size that it had, and without volumes.
+	if t.Booted != "" && !r.mounted && r.VCPUMilli == milli(t.Built.VCPU) && r.MemoryMiB == t.Built.MemoryMiB && s.Driver.Capabilities().Memory {
 		r.SaveName, r.SaveToken = t.Booted, t.Token
 	} else if t.Disk != "" {
 		r.SaveName, r.FromDisk = t.Disk, true
 	}
 	return nil
+}
+
+// mounts gives a template's volumes and those of a create, which go before where both have a volume or a path.
+func mounts(template, own []api.VolumeMount) []api.VolumeMount {
+	all := slices.Clone(own)
+	for _, m := range template {
+		if !slices.ContainsFunc(own, func(o api.VolumeMount) bool { return o.Volume == m.Volume || o.Path == m.Path && m.Path != "" }) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// longest refuses to give a sandbox more time than its template allows.
+func (s *Service) longest(ctx context.Context, r *row, left time.Duration) error {
+	if r.BuildID == "" || s.Templates == nil {
+		return nil
+	}
+	run, err := s.Templates.Running(ctx, r.BuildID)
+	if err != nil || run.MaxTTL == 0 || left <= time.Duration(run.MaxTTL)*time.Second {
+		return err
+	}
+	return errs.E(errs.LimitExceeded, "sandboxes of %s have at most %d seconds left", r.Template, run.MaxTTL).Because("template_ttl").
+		Suggest("Ask for less.").With("most", run.MaxTTL)
 }
 
 // asTemplate gives a guest what the sandbox's template says about running it.

@@ -39,7 +39,7 @@ func (s *Service) setVolumes(r *row, in *api.CreateSandboxIn) error {
 			return errs.From(err).With("path", fmt.Sprintf("volumes[%d].path", i))
 		}
 	}
-	r.mounted = true
+	r.mounted, r.asked = true, in.Volumes
 	return nil
 }
 

@@ -37,6 +37,7 @@ type Run struct {
 	User, WorkDir string            // empty: the guest's own default
 	StartCmd      string
 	UserData      string
+	MaxTTL        int    // seconds that a sandbox may have left; 0: any
 	Disk          string // the layer of its files
 }
 
@@ -210,7 +211,7 @@ func (s *Service) Running(ctx context.Context, buildID string) (Run, error) {
 		if err != nil {
 			return Run{}, err
 		}
-		run.Own, run.UserData = own.Env, own.UserData
+		run.Own, run.UserData, run.MaxTTL = own.Env, own.UserData, r.Defaults.MaxTTL
 	}
 	return run, nil
 }

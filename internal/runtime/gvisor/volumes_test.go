@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
@@ -275,6 +276,40 @@ func TestVolumesKilled(t *testing.T) {
 		err := errors.Join(r.Delete(r.ctx(), spec.ID, 1<<40), r.RemoveVolume(r.ctx(), volume), r.RemoveVolume(r.ctx(), other), r.ForgetCopy(r.ctx(), name))
 		if err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A volume that another process is just bringing to the node is left alone by a runtime that starts, and is none; one that nobody brings any more goes.
+func TestVolumeBeingLoaded(t *testing.T) {
+	disks(t, func(t *testing.T, r *rig) {
+		volume := id.New(id.Volume)
+		store, err := disk.Open(filepath.Join(r.cfg.Root, "disks"), disk.Kind(r.cfg.Disk))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := "volume." + volume + ".load"
+		if err := store.Create(name, 0); err != nil {
+			t.Fatal(err)
+		}
+		held, err := os.Open(filepath.Join(r.trees(), name))
+		if err == nil {
+			err = unix.Flock(int(held.Fd()), unix.LOCK_EX)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, loaded := range []bool{true, false} {
+			r.killRuntime()
+			if all, err := r.Volumes(r.ctx()); err != nil || len(all) != 0 {
+				t.Errorf("Volumes = %+v, %v; want none", all, err)
+			}
+			if store.Has(name) != loaded {
+				t.Errorf("while it is loaded %v, it is there %v", loaded, !loaded)
+			}
+			if err := held.Close(); loaded && err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

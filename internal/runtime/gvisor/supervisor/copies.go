@@ -206,8 +206,8 @@ func (s *Supervisor) ForgetCopy(name string) error {
 	return nil
 }
 
-// limitVolume sets how much may be written to a volume. Where what copies have counts for the volume as well, it may have that much more: else the writer of a
-// volume that is more than half full could not write it anew while it is copied away. held is that of a copy that is being made.
+// limitVolume sets how much may be written to a volume. Where what copies have counts for the volume as well, it may have that much more, at most its size once
+// more: else the writer of a volume that is more than half full could not write it anew while it is copied away. held is that of a copy that is being made.
 func (s *Supervisor) limitVolume(volume string, held int64) error {
 	s.vols.Lock()
 	defer s.vols.Unlock()
@@ -231,7 +231,7 @@ func (s *Supervisor) limitHeld(volume string, held int64) error {
 			}
 		}
 	}
-	return s.disks.Limit(volumePrefix+volume, gib<<30+held)
+	return s.disks.Limit(volumePrefix+volume, gib<<30+min(held, gib<<30))
 }
 
 // removeCopy removes all of a copy, whole or not. Its name goes first: half removed it must not be taken for one.

@@ -345,7 +345,7 @@ func TestPolicy(t *testing.T) {
 		b.becomes("one", func() bool { return automatic() == 1 })
 		stop()
 		b.after(72 * time.Hour) // three hours of the kind pass without a server
-		stop = b.run()
+		b.run()
 		b.becomes("two", func() bool { return automatic() == 2 })
 		first := b.backups(v.ID)
 		b.after(24 * time.Hour)

@@ -44,6 +44,11 @@ func bindBuilds(r *op.Registry) *builds {
 	bind(r, api.GetBuild, b.get)
 	bind(r, api.BuildLogs, b.logs)
 	bind(r, api.CancelBuild, b.cancel)
+	bind(r, api.ListBuilds, b.list)
+	bind(r, api.ListTemplates, b.templates)
+	bind(r, api.GetTemplate, func(_ context.Context, in *api.TemplateIn) (*api.GetTemplateOut, error) {
+		return &api.GetTemplateOut{Template: api.Template{ID: in.TemplateID, Name: "web"}}, nil
+	})
 	op.HandleStream(r, api.UploadContext, op.StreamHandler[api.UploadContextIn]{
 		Draft: func(context.Context, *api.UploadContextIn) (*op.Draft, error) { return &op.Draft{}, nil },
 		Serve: b.upload,
@@ -178,6 +183,27 @@ func (b *builds) cancel(_ context.Context, in *api.CancelBuildIn) (*api.BuildOut
 	}
 	n.Status, n.Reason = api.BuildError, "cancelled"
 	return &api.BuildOut{Status: "done", Build: &n.Build}, nil
+}
+
+func (b *builds) list(context.Context, *api.ListBuildsIn) (*api.ListBuildsOut, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := &api.ListBuildsOut{}
+	for _, n := range b.all {
+		out.Items = append(out.Items, n.Build)
+	}
+	return out, nil
+}
+
+// templates has the built-in one and the one that every build here makes.
+func (b *builds) templates(_ context.Context, in *api.ListTemplatesIn) (*api.ListTemplatesOut, error) {
+	out := &api.ListTemplatesOut{}
+	for _, t := range []api.Template{{ID: templateID, Name: "web", Version: 3}, {ID: "base", Name: "base", BuiltIn: true}} {
+		if in.Name == "" || in.Name == t.Name {
+			out.Items = append(out.Items, t)
+		}
+	}
+	return out, nil
 }
 
 // TestInterruptCancelsBuild: Ctrl-C while a build is followed ends it on the server.

@@ -37,6 +37,10 @@ func offers(name string) offer {
 		return backupsFor
 	case "imageId":
 		return imagesFor
+	case "templateId":
+		return templatesFor
+	case "buildId":
+		return buildsFor
 	case "host":
 		return registriesFor
 	case "page":

@@ -84,7 +84,9 @@ func item(s *op.Schema, v string) (any, error) {
 }
 
 // mounts reports whether an object says where a volume is mounted.
-func mounts(s *op.Schema) bool { return s.Properties["volume"] != nil && s.Properties["readOnly"] != nil }
+func mounts(s *op.Schema) bool {
+	return s.Properties["volume"] != nil && s.Properties["readOnly"] != nil
+}
 
 // mount reads NAME[:PATH][:ro], as other tools write a mount.
 func mount(v string) (any, error) {

@@ -53,6 +53,7 @@ func TestCompletion(t *testing.T) {
 	}{
 		{[]string{"sandboxes", "get", ""}, boxes, none},
 		{[]string{"sandboxes", "get", "w"}, boxes[1:2], none},
+		{[]string{"templates", "build", ""}, nil, files},
 		{[]string{"sandboxes", "get", "web", ""}, nil, none},
 		{[]string{"sandboxes", "shell", "we"}, boxes[1:2], none},
 		{[]string{"sandboxes", "ssh", "we"}, boxes[1:2], none},

@@ -34,6 +34,8 @@ const (
 	maxName  = 4096 // bytes of a path, as Linux has it
 	maxPart  = 255  // bytes of one name in it
 	maxLinks = 40   // symlinks that are followed one after the other
+
+	maxNames = 128 << 20 // bytes of all names and targets, which are held in memory
 )
 
 // Kind is what an entry is.
@@ -72,6 +74,7 @@ type Tree struct {
 	end     int64 // of the spool
 	limits  Limits
 	bytes   int64
+	names   int // bytes of them, those of entries that were replaced too
 }
 
 // Len is how many entries there are, those that an archive only implied among them.

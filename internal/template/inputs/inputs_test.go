@@ -224,6 +224,7 @@ func TestReadRefuses(t *testing.T) {
 		"zstd broken off":     {squeeze(t, whole, "zstd")[:30], "damaged"},
 		"xz":                  {[]byte("\xfd7zXZ\x00abc"), "xz"},
 		"too many":            {archived(t, "a=", "b=", "c=", "d=", "e=", "f="), "more than 5"},
+		"too many folders":    {archived(t, strings.Repeat("d/", 7)+"x="), "more than 5"},
 		"too large":           {archived(t, "a="+strings.Repeat("x", 6000)), "larger"},
 		"hard links of size":  {archived(t, "a="+strings.Repeat("x", 3000), "b=>a", "c=>a"), "larger"},
 		"a bomb":              {squeeze(t, append(archived(t, "a=x"), make([]byte, 8<<20)...), "gzip"), "larger"},

@@ -141,15 +141,23 @@ func (r *reader) entry(h *tar.Header, content io.Reader) error {
 	if err != nil {
 		return err
 	}
+	if r.names += len(e.Path) + len(e.Target); r.names > maxNames {
+		return tooMany(r.limits)
+	}
 	if old := r.entries[name]; old != nil {
 		r.bytes -= old.Size
 	}
 	r.bytes += e.Size
 	r.entries[name] = e
 	if len(r.entries) > r.limits.Entries {
-		return errs.E(errs.InvalidInput, "the archive has more than %d entries", r.limits.Entries).Suggest("Leave out what the build does not need, with a .dockerignore.")
+		return tooMany(r.limits)
 	}
 	return nil
+}
+
+func tooMany(l Limits) error {
+	return errs.E(errs.InvalidInput, "the archive has more than %d entries, or their names are longer than %d MiB", l.Entries, maxNames>>20).
+		Suggest("Leave out what the build does not need, with a .dockerignore.")
 }
 
 // inside gives the clean path of a name that stays in the root.
@@ -218,7 +226,9 @@ func (t *Tree) check() error {
 			seen[dir] = true
 			switch e := t.entries[dir]; {
 			case e == nil:
-				missing = append(missing, dir)
+				if missing = append(missing, dir); len(missing) > t.limits.Entries {
+					return tooMany(t.limits)
+				}
 			case e.Kind != Dir:
 				return errs.E(errs.InvalidInput, "the archive has an entry that goes through what is no folder: %s", short(name)).
 					Suggest("Pack the files under the folder's own name, not through a symlink.")
@@ -227,9 +237,6 @@ func (t *Tree) check() error {
 	}
 	for _, dir := range missing {
 		t.entries[dir] = &Entry{Path: dir, Kind: Dir, Mode: 0o755}
-	}
-	if len(t.entries) > 2*t.limits.Entries {
-		return errs.E(errs.InvalidInput, "the archive has more than %d entries", t.limits.Entries).Suggest("Leave out what the build does not need, with a .dockerignore.")
 	}
 	return nil
 }

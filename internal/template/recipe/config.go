@@ -59,8 +59,8 @@ func (c Config) shell() []string {
 	return c.Shell
 }
 
-// size is how many bytes the environment and the labels have.
-func (c Config) size() int {
+// tooLarge reports whether the environment and the labels are more than a build may have: each RUN has all of them.
+func (c Config) tooLarge() bool {
 	n := 0
 	for _, e := range c.Env {
 		n += len(e)
@@ -68,5 +68,5 @@ func (c Config) size() int {
 	for k, v := range c.Labels {
 		n += len(k) + len(v)
 	}
-	return n
+	return n > maxConfig || len(c.Env)+len(c.Labels) > maxNames
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
@@ -18,8 +19,11 @@ import (
 
 // Limits of a recipe.
 const (
-	MaxText  = 1 << 20 // bytes of a Dockerfile
-	MaxSteps = 1000    // of all stages
+	MaxText   = 1 << 20 // bytes of a Dockerfile
+	MaxSteps  = 1000    // of all stages
+	MaxStages = 100
+
+	maxWarnings = 100
 )
 
 // Options are what a Dockerfile is read with.
@@ -39,6 +43,9 @@ var standard = regexp.MustCompile(`^(docker\.io/)?docker/dockerfile(-upstream)?(
 func Parse(text string, o Options) (*Recipe, error) {
 	if len(text) > MaxText {
 		return nil, errs.E(errs.InvalidInput, "a Dockerfile has at most %d KiB", MaxText>>10)
+	}
+	if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+		return nil, errs.E(errs.InvalidInput, "the Dockerfile is no text in UTF-8").Suggest("Save it as UTF-8.")
 	}
 	if syntax, _, loc, ok := parser.DetectSyntax([]byte(text)); ok && !standard.MatchString(syntax) {
 		return nil, place("line", first(loc), errs.E(errs.InvalidInput, "# syntax=%s is not supported", syntax).
@@ -91,6 +98,9 @@ type reading struct {
 }
 
 func (r *reading) warn(line int, format string, args ...any) {
+	if len(r.Warnings) == maxWarnings {
+		return
+	}
 	r.Warnings = append(r.Warnings, Warning{Line: line, Message: errs.E(errs.InvalidInput, format, args...).Message})
 }
 
@@ -172,6 +182,9 @@ func (r *reading) from(line int, c *instructions.Stage) error {
 		return errs.E(errs.InvalidInput, "two stages are named %s", c.Name).Suggest("Give each its own name.")
 	}
 	st := Stage{Name: c.Name, Line: line, Text: strings.Join(strings.Fields(c.SourceCode), " "), From: r.source(ref)}
+	if len(r.Stages) == MaxStages {
+		return errs.E(errs.InvalidInput, "a Dockerfile has at most %d stages", MaxStages).Suggest("Join some of them.")
+	}
 	if c.Name != "" {
 		r.names[c.Name] = len(r.Stages)
 	}

@@ -196,6 +196,12 @@ func TestUnsupported(t *testing.T) {
 		"substitution":    {"FROM a\nWORKDIR ${x?must}", 2, "must"},
 		"doubling":        {"FROM a\nENV A=0123456789012345678901234567890123456789\n" + strings.Repeat("ENV A=$A$A$A$A\n", 40), 0, "too long"},
 		"multiplying":     {"FROM a\nENV A=" + strings.Repeat("a", 5000) + "\nENV B=${A//a/$A}", 3, "too long"},
+		"stages":          {strings.Repeat("FROM a\n", MaxStages+1), MaxStages + 1, "at most 100 stages"},
+		"many variables":  {"FROM a\nENV" + numbered(maxNames), 2, "more than 2000 names"},
+		"many arguments":  {"FROM a\nARG" + numbered(maxNames+1), 2, "more than 2000 names"},
+		"much argument":   {"FROM a\n" + strings.Repeat("ARG A="+strings.Repeat("a", 60_000)+"\n", 1) + "ARG B=$A C=$A D=$A E=$A F=$A G=$A H=$A I=$A J=$A", 3, "512 KiB"},
+		"no text":         {"FROM a\nRUN \xff", 0, "UTF-8"},
+		"nothing":         {"FROM a\nENV A=\x00", 0, "UTF-8"},
 		"steps":           {"FROM a\n" + strings.Repeat("USER x\n", MaxSteps+1), MaxSteps + 2, "at most 1000"},
 	}
 	for name, tt := range tests {
@@ -218,6 +224,14 @@ func TestUnsupported(t *testing.T) {
 			}
 		})
 	}
+}
+
+func numbered(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, " V%d=1", i)
+	}
+	return b.String()
 }
 
 func TestTarget(t *testing.T) {

@@ -29,24 +29,25 @@ func (r *Recipe) Root(stage int) Source {
 
 // Walk goes through the steps of one stage in order. Not for several goroutines.
 type Walk struct {
-	r      *Recipe
-	stage  Stage
-	next   int
-	config Config
-	args   map[string]string // in effect
-	cmd    bool              // a CMD of this stage was there
-	err    error
+	r       *Recipe
+	stage   Stage
+	next    int
+	config  Config
+	args    map[string]string // in effect
+	defined map[string]string // NAME=value of each of them, which all RUN steps share
+	cmd     bool              // a CMD of this stage was there
+	err     error
 }
 
 // Walk begins the walk through a stage. base is the config of what Root names.
 func (r *Recipe) Walk(stage int, base Config) *Walk {
-	w := &Walk{r: r, stage: r.Stages[stage], args: map[string]string{}}
+	w := &Walk{r: r, stage: r.Stages[stage], args: map[string]string{}, defined: map[string]string{}}
 	if from := r.Stages[stage].From; from.Kind == FromStage {
 		below := r.Walk(from.Stage, base)
 		for more := true; more && below.err == nil; {
 			_, more, _ = below.Next()
 		}
-		w.config, w.args, w.err = below.config, below.args, below.err
+		w.config, w.args, w.defined, w.err = below.config, below.args, below.defined, below.err
 		return w
 	}
 	w.config = base.Clone()
@@ -129,7 +130,7 @@ func (w *Walk) run(s Step) Action {
 	c := w.config.Clone()
 	for _, k := range slices.Sorted(maps.Keys(w.args)) {
 		if _, ok := c.Lookup(k); !ok {
-			c.setEnv(k, w.args[k])
+			c.Env = append(c.Env, w.defined[k])
 		}
 	}
 	for _, k := range proxies {
@@ -203,10 +204,14 @@ func (w *Walk) pairs(s Step) error {
 		}
 		w.config.Labels[p.k] = p.v
 	}
-	if w.config.size() > maxConfig {
-		return errs.E(errs.InvalidInput, "the environment and labels are larger than %d KiB", maxConfig>>10).Suggest("Write long values into a file.")
+	if w.config.tooLarge() {
+		return errTooLarge("environment and labels")
 	}
 	return nil
+}
+
+func errTooLarge(what string) error {
+	return errs.E(errs.InvalidInput, "the %s are more than %d names or %d KiB", what, maxNames, maxConfig>>10).Suggest("Write what is long into a file.")
 }
 
 func (w *Walk) arg(s Step) error {
@@ -215,19 +220,25 @@ func (w *Walk) arg(s Step) error {
 		if err != nil {
 			return err
 		}
-		if given, ok := w.r.given[k]; ok {
-			w.args[k] = given
-			continue
-		}
-		if !p.Bare {
-			v, err := w.word(s, p.Value)
-			if err != nil {
+		v, ok := w.r.given[k]
+		if !ok && p.Bare {
+			v, ok = w.r.globals[k]
+		} else if !ok {
+			if v, err = w.word(s, p.Value); err != nil {
 				return err
 			}
-			w.args[k] = v
-		} else if v, ok := w.r.globals[k]; ok {
-			w.args[k] = v
+			ok = true
 		}
+		if ok {
+			w.args[k], w.defined[k] = v, k+"="+v
+		}
+	}
+	n := 0
+	for _, d := range w.defined {
+		n += len(d)
+	}
+	if n > maxConfig || len(w.defined) > maxNames {
+		return errTooLarge("arguments")
 	}
 	return nil
 }

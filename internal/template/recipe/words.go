@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
 
@@ -15,7 +16,8 @@ import (
 const (
 	maxWord   = 128 << 10 // bytes: of one argument, Linux takes no more
 	maxInline = 4 << 20   // bytes of a heredoc's file
-	maxConfig = 512 << 10 // bytes of a stage's environment and labels
+	maxConfig = 512 << 10 // bytes of a stage's environment and labels, and of its arguments
+	maxNames  = 2000      // of them
 )
 
 // replaces is ${name/pattern/text}, whose result may be as long as the value times the text.
@@ -27,6 +29,9 @@ func process(lex *shell.Lex, word string, env shell.EnvGetter) (string, error) {
 }
 
 func replace(lex *shell.Lex, word string, env shell.EnvGetter, limit int) (string, error) {
+	if strings.ContainsRune(word, 0) || !utf8.ValidString(word) {
+		return "", errs.E(errs.InvalidInput, "a word is no text in UTF-8").Suggest("Write such bytes into a file, and COPY it.")
+	}
 	m := &meter{EnvGetter: env, left: limit}
 	if replaces.MatchString(word) {
 		m.left = 4 << 10

@@ -56,7 +56,7 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 15, "creates of each kind")
 	flag.IntVar(&b.quick, "commands", 100, "commands of each kind")
 	flag.IntVar(&b.idle, "idle", 100, "idle sandboxes whose memory is read")
-	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory, start, life (or of it: frozen, resumed, forks, wake, claims), builds, snapshots or volumes")
+	flag.StringVar(&b.only, "only", "", "create, command, content, mcp, memory, start, life (or of it: frozen, resumed, forks, wake, claims), builds, backups, snapshots or volumes")
 	flag.DurationVar(&b.soak, "soak", 0, "soak for so long instead, such as 30m")
 	flag.IntVar(&b.soakClients, "clients", 50, "clients of a soak")
 	flag.DurationVar(&b.pause, "pause", 2*time.Second, "how long a client of a soak waits between two calls, in the mean")
@@ -129,7 +129,7 @@ func (b *bench) run(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, *server, string) error
-	}{{"create", b.create}, {"command", b.command}, {"content", b.content}, {"mcp", b.mcp}, {"memory", b.memory}, {"start", b.start}, {"life", b.life}, {"builds", b.builds}} {
+	}{{"create", b.create}, {"command", b.command}, {"content", b.content}, {"mcp", b.mcp}, {"memory", b.memory}, {"start", b.start}, {"life", b.life}, {"builds", b.builds}, {"backups", b.backups}} {
 		if b.only != "" && b.only != part.name && (part.name != "life" || !slices.Contains(lifeParts, b.only)) {
 			continue
 		}

@@ -43,10 +43,11 @@ func (b *building) flags(cmd *cobra.Command) {
 	})
 }
 
-const buildHelp = `
+const buildHelp = `Builds a template, or a new version of one, from a folder with a Dockerfile, from an image or from another template.
 
-FOLDER (default: the current one) holds the Dockerfile and the files that COPY takes; it is packed without what its .dockerignore names, sent, and the
-build's log is shown until it ends. Ctrl-C cancels the build.`
+FOLDER (default: the current one) holds the Dockerfile and the files that COPY takes. It is packed without what its .dockerignore names and sent, and the
+build's log is shown until it ends. Steps that were built before are not run again. Ctrl-C cancels the build. A build that fails leaves the version before
+in use.`
 
 const buildExample = `  berth templates build -t web .
   berth templates build -t web:2 -f deploy/Dockerfile --build-arg VERSION=2 --target prod .
@@ -83,6 +84,9 @@ func (c *command) buildTemplate(cmd *cobra.Command, in map[string]any) error {
 	}
 	answer, err := conn.Do(ctx, c.info, raw)
 	if err != nil {
+		if cmd.Context().Err() != nil {
+			c.note("the build may have begun: berth builds list shows it, berth builds cancel ends it")
+		}
 		return err
 	}
 	var out api.BuildTemplateOut

@@ -153,7 +153,8 @@ func (c *command) cobra() *cobra.Command {
 		c.sshFlags(cmd)
 	case api.BuildTemplate.Name:
 		c.build.flags(cmd)
-		cmd.Long, cmd.Example = cmd.Long+buildHelp, buildExample
+		_, needs, _ := strings.Cut(cmd.Long, "\n\nHTTP:") // what is before it is said to programs
+		cmd.Long, cmd.Example = buildHelp+"\n\nHTTP:"+needs, buildExample
 	case api.ProcessOutput.Name:
 		cmd.Flags().BoolVarP(&c.follow, "follow", "f", false, "go on until the process ends")
 	case api.BuildLogs.Name:

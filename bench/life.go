@@ -31,7 +31,7 @@ while True:
 `
 
 // lifeParts are what life measures, each by itself too.
-var lifeParts = []string{"frozen", "resumed", "forks", "wake", "claims"}
+var lifeParts = []string{"frozen", "resumed", "booted", "forks", "wake", "claims"}
 
 // life: pause, wake, fork and creates of what was booted before, beside gVisor's own checkpoints. Its sandboxes have disks that can be copied at once.
 func (b *bench) life(ctx context.Context, _ *server, rootfs string) error {
@@ -46,6 +46,7 @@ func (b *bench) life(ctx context.Context, _ *server, rootfs string) error {
 	}{
 		{"frozen", func() error { return b.frozen(ctx, rootfs) }},
 		{"resumed", func() error { return b.resumed(ctx, s, rootfs) }},
+		{"booted", func() error { return b.booted(ctx, s, rootfs) }},
 		{"forks", func() error { return b.forks(ctx, s, rootfs) }},
 		{"wake", func() error {
 			return errors.Join(b.wake(ctx, s, rootfs, 20, 0), b.wake(ctx, s, rootfs, 1024, 1))

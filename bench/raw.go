@@ -20,6 +20,7 @@ type raw struct {
 	dir  string
 	id   string
 	root string
+	net  string // none: loopback alone; else sandbox, which has nothing at all in a namespace of its own
 }
 
 // spec is as little as a container needs; the program is what keeps it alive.
@@ -65,7 +66,11 @@ func (b *bench) newRaw(rootfs string, n int) (*raw, error) {
 }
 
 func (r *raw) command(ctx context.Context, args ...string) *exec.Cmd {
-	all := append([]string{"--root", r.root, "--platform=systrap", "--network=sandbox", "--overlay2=none", "--ignore-cgroups"}, args...)
+	network := "sandbox"
+	if r.net != "" {
+		network = r.net
+	}
+	all := append([]string{"--root", r.root, "--platform=systrap", "--network=" + network, "--overlay2=none", "--ignore-cgroups"}, args...)
 	return exec.CommandContext(ctx, r.b.runsc, all...) //nolint:gosec // the peer
 }
 

@@ -25,6 +25,7 @@ type Template struct {
 	StartCmd         string        `json:"startCmd,omitempty"`
 	ReadyCmd         string        `json:"readyCmd,omitempty"`
 	Booted           bool          `json:"booted,omitempty" doc:"Its start command runs already in what sandboxes are made of."`
+	Stored           bool          `json:"stored,omitempty" doc:"What its sandboxes are made of is kept off its node too."`
 	Volumes          []VolumeMount `json:"volumes" doc:"That each of its sandboxes mounts."`
 	WorkspaceID      string        `json:"workspaceId,omitempty"`
 	CreatedAt        *time.Time    `json:"createdAt,omitempty"`

@@ -136,6 +136,17 @@ func (s *Service) show(ctx context.Context, r *row) (*api.Template, error) {
 		t.Network.Internet = *d.Internet
 	}
 	t.StartCmd, t.ReadyCmd, t.Booted = built.StartCmd, built.ReadyCmd, built.Booted != ""
+	t.Stored = t.Ready && s.Storage != nil
+	for _, layer := range []string{built.Disk, built.Booted} {
+		if layer == "" || !t.Stored {
+			continue
+		}
+		l, err := s.store.layer(ctx, s.DB, layer)
+		if err != nil {
+			return nil, err
+		}
+		t.Stored = l != nil && l.Stored
+	}
 	return t, nil
 }
 

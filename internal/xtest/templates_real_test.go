@@ -1,6 +1,8 @@
 package xtest
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -118,6 +120,33 @@ func TestRealTemplateBooted(t *testing.T) {
 	}
 	if _, b = build(t, c, in); b.Status != api.BuildReady || b.Cached != b.Steps {
 		t.Errorf("again: %+v\n%s", b, buildLog(t, c, b.ID))
+	}
+
+	// What this node has of it goes, as if it were used on another.
+	eventuallyIn(t, time.Minute, func() bool {
+		return Must(t, c, api.GetTemplate, api.TemplateIn{TemplateID: out.TemplateID}).Template.Stored
+	})
+	r.Stop()
+	r.KillRuntime()
+	saves, err := filepath.Glob(filepath.Join(r.Dir, "data", "node", "saves", "lay_*"))
+	if err != nil || len(saves) < 2 {
+		t.Fatalf("the node has %v, %v", saves, err)
+	}
+	for _, save := range saves {
+		if err := os.RemoveAll(save); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Serve()
+	c = r.Client
+	id = Sandbox(t, c, api.CreateSandboxIn{Template: "server"})
+	if got := strings.Fields(runIn(t, c, id, "curl -fs localhost:8000; cat /tmp/booted").Stdout); len(got) != 2 || got[1] != a[1] {
+		t.Errorf("from what was stored: %q, not %q", got, a)
+	}
+	more := in
+	more.Name, more.Steps = "more", append(append([]api.TemplateStep{}, in.Steps...), api.TemplateStep{Type: "RUN", Command: "cat www/index.html > again"})
+	if _, b = build(t, c, more); b.Status != api.BuildReady || b.Cached != b.Steps-1 {
+		t.Errorf("built on what was stored: %+v\n%s", b, buildLog(t, c, b.ID))
 	}
 }
 

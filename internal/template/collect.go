@@ -70,14 +70,15 @@ const needed = `EXISTS (SELECT 1 FROM template_builds b JOIN templates t ON t.id
 
 // collect gives up layers that no template needs and that no build has used for a while, and rows that have outlived what they stood for.
 func (s *Service) collect(ctx context.Context) error {
-	now, err := s.DB.Now(ctx, s.DB)
+	lost, err := s.DB.Now(ctx, s.DB) // leases are on the database's clock
 	if err != nil {
 		return err
 	}
+	now := s.Now()
 	unused := db.Micros(now.Add(-s.CacheTime))
 	layers, err := collect(scanLayer)(s.DB.QueryContext(ctx, `SELECT `+layerColumns+` FROM template_layers
 		WHERE (state = 'building' AND lease_until < $2) OR (state = 'ready' AND used_at < $1 AND NOT `+needed+`) OR (state = 'old' AND NOT `+needed+`) LIMIT 200`,
-		unused, db.Micros(now.Add(-time.Hour))))
+		unused, db.Micros(lost.Add(-time.Hour))))
 	if err != nil {
 		return err
 	}

@@ -221,5 +221,14 @@ func (s *Store) DeletePrefix(ctx context.Context, prefix string) error {
 	return nil
 }
 
+// Free is how many bytes there is room for.
+func (s *Store) Free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.folder, &st); err != nil {
+		return 0, fmt.Errorf("measure the folder of objects: %w", err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil //nolint:gosec // far below the largest number
+}
+
 // Close lets go of the store.
 func (s *Store) Close() error { return errors.Join(s.bucket.Close(), s.open.Close()) }

@@ -12,10 +12,13 @@ type savesNode struct {
 	*nodeapi.TreesClient
 }
 
+// keptFree is what snapshots and backups leave of the disk: the disks of sandboxes may be in a sparse file on it.
+const keptFree = 512 << 20
+
 // openSaves makes what keeps saves off their node.
 func (p *Plane) openSaves() {
 	p.saves = &saves.Keeper{
-		Vault: vault.New(vault.Config{DB: p.db, Blobs: p.blobs, Logger: p.cfg.Logger}),
+		Vault: vault.New(vault.Config{DB: p.db, Blobs: p.blobs, Logger: p.cfg.Logger, Reserve: keptFree}),
 		Node:  savesNode{p.node, p.node.Trees()},
 	}
 }

@@ -121,7 +121,8 @@ func limitSubvolume(dir string, bytes int64) error {
 	if bytes <= 0 {
 		a.maxReferenced = ^uint64(0)
 	}
-	return call(dir, iocQgroupLimit, unsafe.Pointer(&a))
+	// By the folder above it: the call itself needs room, which a tree that is full does not have.
+	return call(filepath.Dir(dir), iocQgroupLimit, unsafe.Pointer(&a))
 }
 
 // subvolumeUsage reads what the kernel counts for a tree.

@@ -173,7 +173,30 @@ func TestUsageAndLimit(t *testing.T) {
 			if err := fill("more", 64); err != nil {
 				t.Errorf("after the limit was raised: %v", err)
 			}
+			if err := errors.Join(s.Sync(), s.Hold("a")); err != nil {
+				t.Fatal(err)
+			}
+			if err := fill("held", 1); !errors.Is(err, unix.EDQUOT) {
+				t.Errorf("held to what it has: %v, want %v", err, unix.EDQUOT)
+			}
+			for range 2 { // one that has no room left is held and let go of all the same
+				if err := s.Hold("a"); err != nil {
+					t.Errorf("Hold: %v", err)
+				}
+			}
+			if err := errors.Join(s.Limit("a", 256<<20), fill("again", 1)); err != nil {
+				t.Errorf("let go of: %v", err)
+			}
 		})
+	}
+}
+
+func TestRoom(t *testing.T) {
+	for kind, s := range stores(t) {
+		free, low, ok := s.Room()
+		if ok != (s.Describe().Kind == Image) || ok && (free <= low || low < leastRoom || low > mostRoom) {
+			t.Errorf("%s: Room = %d, %d, %v", kind, free, low, ok)
+		}
 	}
 }
 

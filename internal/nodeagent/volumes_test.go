@@ -148,7 +148,7 @@ func TestVolumeTrees(t *testing.T) {
 
 func TestVolumeTreesRefused(t *testing.T) {
 	v := newVolumes(t, t.TempDir(), disk.Plain)
-	for _, name := range []string{"", "..", "bkp_../../etc", id.New(id.Volume), id.New(id.Snapshot)} {
+	for _, name := range []string{"", "..", "bak_../../etc", id.New(id.Volume), id.New(id.Snapshot)} {
 		_, _, err := v.SaveTree(t.Context(), nodeapi.TreeRequest{Save: name, Part: nodeapi.PartVolume}, nil, nil)
 		if !errs.Is(err, errs.InvalidInput) {
 			t.Errorf("SaveTree of %q = %v", name, err)

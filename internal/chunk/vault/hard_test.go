@@ -186,6 +186,16 @@ func TestFullDisk(t *testing.T) {
 	must(t, err)
 	r.same(t, "org_a", "new", noise(10, 30<<20))
 	r.same(t, "org_a", "old", noise(9, 8<<20))
+	// A reserve is left to others.
+	const reserve = 30 << 20
+	r.Store = vault.New(vault.Config{DB: d, Blobs: blobs, Grace: noGrace, Reserve: reserve})
+	if _, err := r.put(t.Context(), "org_a", "more", "disk", tree(t, noise(11, 30<<20))); !errs.Is(err, errs.NoCapacity) || errs.From(err).Reason != "disk_full" {
+		t.Errorf("Put of what would take the reserve: %v", err)
+	}
+	if free, err := blobs.Free(); err != nil || free < reserve {
+		t.Errorf("of %d bytes %d are left, %v", reserve, free, err)
+	}
+	r.same(t, "org_a", "new", noise(10, 30<<20))
 	must(t, syscall.Unmount(small, syscall.MNT_DETACH))
 }
 

@@ -163,6 +163,9 @@ func (se *session) Add(ctx context.Context, pack []byte) error {
 	if err != nil {
 		return err
 	}
+	if err := se.s.room(int64(len(pack))); err != nil {
+		return err
+	}
 	id, err := se.s.write(ctx, se.org, se.turn, pack)
 	if err != nil {
 		return err
@@ -175,6 +178,19 @@ func (se *session) Add(ctx context.Context, pack []byte) error {
 		se.use(id, int64(slot))
 	}
 	return nil
+}
+
+// room refuses what would take the reserve.
+func (s *Store) room(bytes int64) error {
+	if s.cfg.Reserve <= 0 {
+		return nil
+	}
+	free, err := s.cfg.Blobs.Free()
+	if err == nil && free-bytes < s.cfg.Reserve {
+		err = errs.E(errs.NoCapacity, "the disk is full").Because("disk_full").Suggest("Delete snapshots, backups or sandboxes that are not needed.").
+			With("freeMiB", free>>20).With("reserveMiB", s.cfg.Reserve>>20)
+	}
+	return err
 }
 
 // write stores a pack's object.

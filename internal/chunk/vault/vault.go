@@ -34,6 +34,9 @@ type Config struct {
 	Lease time.Duration
 	// Grace is how long chunks that no tree needs are kept, so that a save that was interrupted finds what it had stored. 0 is one hour, less than 0 is none.
 	Grace time.Duration
+	// Reserve is how many bytes of the place of objects stay free for others, such as the disks of sandboxes: a save that would take them is NO_CAPACITY with
+	// reason disk_full. 0 is none.
+	Reserve int64
 	// Every is how often Run collects. 0 is ten minutes.
 	Every time.Duration
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/berthrun/berth/internal/disk"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/runtime"
 )
@@ -426,6 +427,88 @@ func (r *rig) syncDisks() {
 	defer d.Close()
 	if err := unix.Syncfs(int(d.Fd())); err != nil {
 		r.t.Fatal(err)
+	}
+}
+
+// Where the host has next to no room for the image of disks, programs inside are refused more of it, and the file system in the image, which every disk is in,
+// goes on. Once there is room so do they, and when the runtime was killed meanwhile too.
+func TestHostFull(t *testing.T) {
+	dir, err := os.MkdirTemp("", "brs")
+	if err == nil {
+		err = unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2g")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(dir, 0), os.Remove(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	r := newRig(t, func(c *Config) { c.Root, c.Disk = filepath.Join(dir, "r"), "btrfs-image" })
+	volume := r.volume()
+	spec := r.create(func(s *runtime.Spec) { s.Mounts = []runtime.Mount{{Volume: volume, Path: "/data"}} })
+	places := []string{"/data/", "/root/"}
+	for _, p := range places {
+		r.write(spec.ID, p+"kept", "kept")
+	}
+	text := strings.Repeat("0123456789abcdef", 16<<10)
+	tries := 0
+	write := func(place string) error {
+		tries++
+		_, err := r.ask(spec.ID, http.MethodPost, "/files/write", guest.FileWrite{Path: fmt.Sprintf("%sfile%d", place, tries), Data: []byte(text)}, nil)
+		r.syncDisks()
+		return err
+	}
+	// until writes in both places come to what is wanted.
+	until := func(what string, ok func(error) bool) {
+		t.Helper()
+		for _, p := range places {
+			deadline := time.Now().Add(patience)
+			for err := write(p); !ok(err); err = write(p) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%s: write in %s: %v", what, p, err)
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+	}
+	refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "quota exceeded") }
+	for _, killed := range []bool{false, true} {
+		filler := filepath.Join(dir, "filler")
+		f, err := os.Create(filler)
+		var st unix.Statfs_t
+		if err == nil {
+			err = errors.Join(unix.Statfs(dir, &st), unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize-(96<<20)), f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		until("without room", refused)
+		for range 400 { // far more than there is room for
+			if err := write("/data/"); !refused(err) {
+				t.Fatalf("without room: %v", err)
+			}
+		}
+		if killed {
+			r.killRuntime()
+		}
+		for _, p := range places {
+			if text, err := r.read(spec.ID, p+"kept"); err != nil || text != "kept" {
+				t.Errorf("without room %skept is %q, %v", p, text, err)
+			}
+		}
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+		until("with room", func(err error) bool { return err == nil })
+		name := id.New(id.Backup)
+		if err := errors.Join(r.CopyVolume(r.ctx(), volume, name), r.ForgetCopy(r.ctx(), name)); err != nil {
+			t.Errorf("copy with room: %v", err)
+		}
+	}
+	if err := errors.Join(r.Delete(r.ctx(), spec.ID, 1<<40), r.RemoveVolume(r.ctx(), volume)); err != nil {
+		t.Error(err)
 	}
 }
 

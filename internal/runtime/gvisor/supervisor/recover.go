@@ -38,6 +38,11 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	if err := errors.Join(s.sweep(), s.sweepPrograms()); err != nil {
 		s.log.Error("what belongs to no sandbox is not all removed", "error", err)
 	}
+	if _, _, held := s.disks.Room(); held { // they may be, since before
+		if err := s.limitDisks(); err != nil {
+			s.log.Error("limits of disks not set", "error", err)
+		}
+	}
 	return nil
 }
 

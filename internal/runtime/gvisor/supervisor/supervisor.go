@@ -65,6 +65,9 @@ type Supervisor struct {
 	exe    sync.RWMutex // of specutils.ExePath
 	direct atomic.Bool  // pages are written past the page cache
 
+	ended  chan struct{} // closed when this process's part ends
+	ending sync.Once
+
 	work sync.WaitGroup // operations and watches of deaths
 	ops  sync.WaitGroup // operations
 
@@ -112,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Supervisor, error) {
 	s := &Supervisor{
 		cfg: cfg, log: cfg.Log, bootID: proc.BootID(), boots: make(chan struct{}, cfg.Parallel), events: newHub(),
 		sandboxes: map[string]*sandbox{}, slots: map[int]bool{}, saves: map[string]*kept{},
-		copying: map[string]chan struct{}{}, copies: map[string]bool{},
+		ended: make(chan struct{}), copying: map[string]chan struct{}{}, copies: map[string]bool{},
 	}
 	if n := len(s.stateFile("sbx_00000000000000000000", "sock")); n > maxSocketPath {
 		return nil, errs.E(errs.InvalidConfig, "the data folder's path is %d bytes too long for the sockets of sandboxes", n-maxSocketPath)
@@ -157,7 +160,11 @@ func (s *Supervisor) open(ctx context.Context) error {
 		s.hello.Warnings = append(s.hello.Warnings, "limits of "+c+" are not enforced: this kernel has no such cgroup controller")
 	}
 	s.work.Go(s.tryWrites)
-	return s.recover(ctx)
+	if err := s.recover(ctx); err != nil {
+		return err
+	}
+	s.work.Go(s.keepRoom)
+	return nil
 }
 
 // describeSelf hashes what runs and what will run inside. The guest is copied first: whoever replaces the file while sandboxes run must not
@@ -222,6 +229,7 @@ func (s *Supervisor) Hello() wire.Hello { return s.hello }
 
 // Close ends this process's part and waits for what was begun. Sandboxes go on.
 func (s *Supervisor) Close() error {
+	s.ending.Do(func() { close(s.ended) })
 	s.mu.Lock()
 	s.closed = true
 	all := make([]*sandbox, 0, len(s.sandboxes))
@@ -256,6 +264,7 @@ func (s *Supervisor) CloseAll(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	s.ending.Do(func() { close(s.ended) })
 	s.work.Wait()
 	specutils.UnmountNullNetNS(s.path("gvisor"))
 	s.groups.Close()

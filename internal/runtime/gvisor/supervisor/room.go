@@ -1,0 +1,97 @@
+package supervisor
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/id"
+)
+
+// roomEvery is how often it is looked whether the host has room for the image of disks.
+const roomEvery = time.Second
+
+// keepRoom holds all disks to what they have while the host has next to no room for the image that they are in: inside, what would be more is "quota exceeded".
+// Without room the image's file system would fail, and with it every sandbox of the node. It ends with this process's part.
+func (s *Supervisor) keepRoom() {
+	if _, _, ok := s.disks.Room(); !ok {
+		return
+	}
+	tick := time.NewTicker(roomEvery)
+	defer tick.Stop()
+	for held := false; ; {
+		held = s.checkRoom(held)
+		select {
+		case <-tick.C:
+		case <-s.ended:
+			return
+		}
+	}
+}
+
+// checkRoom holds the disks, or lets go of them once there is plenty again, and says whether they are held.
+func (s *Supervisor) checkRoom(held bool) bool {
+	free, low, ok := s.disks.Room()
+	switch {
+	case !ok:
+		return held
+	case free < low:
+		if !held {
+			s.log.Error("the host's disk is nearly full: no sandbox or volume may hold more than it does", "free", free, "low", low)
+		}
+		if err := s.holdDisks(); err != nil {
+			s.log.Error("disks not held", "error", err)
+		}
+		return true
+	case held && free > 2*low:
+		s.log.Info("the host's disk has room again", "free", free)
+		if err := s.limitDisks(); err != nil {
+			s.log.Error("limits of disks not set", "error", err)
+		}
+		return false
+	}
+	return held
+}
+
+func (s *Supervisor) holdDisks() error {
+	disks, failed := s.disks.List()
+	for _, d := range disks {
+		if err := s.disks.Hold(d); err != nil && s.disks.Has(d) { // else it was removed meanwhile
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
+// limitDisks gives every disk its own limit.
+func (s *Supervisor) limitDisks() error {
+	disks, failed := s.disks.List()
+	for _, d := range disks {
+		var err error
+		if volume, ok := strings.CutPrefix(d, volumePrefix); ok && id.Valid(id.Volume, volume) {
+			err = s.limitVolume(volume, 0)
+		} else {
+			err = s.disks.Limit(d, s.sandboxLimit(strings.TrimPrefix(d, basePrefix)))
+		}
+		if err != nil && s.disks.Has(d) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
+// sandboxLimit is that of a sandbox's disk; 0, which is none, for those of saves and copies.
+func (s *Supervisor) sandboxLimit(name string) int64 {
+	s.mu.Lock()
+	sb := s.sandboxes[name]
+	s.mu.Unlock()
+	if sb == nil {
+		return 0
+	}
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.rec == nil {
+		return 0
+	}
+	return sb.rec.Spec.Resources.DiskGiB << 30
+}

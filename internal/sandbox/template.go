@@ -162,8 +162,8 @@ func (s *Service) asTemplate(ctx context.Context, r *row, c *guest.Configure) er
 
 // fromLayer makes a new sandbox of its template's layer. Where the memory of one that was booted cannot be used any more, as after an upgrade, the sandbox
 // boots on the template's files: what was running is started again.
-func (s *Service) fromLayer(ctx context.Context, r *row) error {
-	_, err := s.Driver.Clone(ctx, r.spec(), r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
+func (s *Service) fromLayer(ctx context.Context, r *row, spec runtime.Spec) error {
+	_, err := s.Driver.Clone(ctx, spec, r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
 	if err == nil || r.FromDisk || !runtime.MemoryUnusable(reasonOf(err)) && !errs.Is(err, errs.NotFound) {
 		return err
 	}
@@ -176,13 +176,13 @@ func (s *Service) fromLayer(ctx context.Context, r *row) error {
 		return err
 	}
 	if run.Disk == "" {
-		_, err = s.Driver.Create(ctx, r.spec())
+		_, err = s.Driver.Create(ctx, spec)
 		return err
 	}
 	if err := s.Templates.Fetch(ctx, run.Disk); err != nil {
 		return err
 	}
-	_, err = s.Driver.Clone(ctx, r.spec(), run.Disk, runtime.CloneOptions{FromDisk: true})
+	_, err = s.Driver.Clone(ctx, spec, run.Disk, runtime.CloneOptions{FromDisk: true})
 	return err
 }
 

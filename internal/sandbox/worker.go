@@ -236,7 +236,7 @@ func (s *Service) bring(ctx context.Context, r *row) error {
 	case r.seeded():
 		err = s.fromSeed(ctx, r)
 	case r.layered():
-		err = s.fromLayer(ctx, r)
+		err = s.fromLayer(ctx, r, spec)
 	case r.SaveName != "":
 		_, err = s.Driver.Clone(ctx, spec, r.SaveName, runtime.CloneOptions{FromDisk: r.FromDisk})
 	default:

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -389,7 +390,7 @@ func TestTemplateDefaults(t *testing.T) {
 func TestTemplateVolumes(t *testing.T) {
 	eachSleeper(t, nil, func(t *testing.T, l *life) {
 		c := l.Client
-		out, b := build(t, c, api.BuildTemplateIn{Name: "mounted", FromTemplate: "base", StartCmd: "sleep 600"})
+		out, b := build(t, c, api.BuildTemplateIn{Name: "mounted", FromTemplate: "base", Steps: []api.TemplateStep{{Type: "RUN", Command: "echo made > made"}}, StartCmd: "sleep 600"})
 		if b.Status != api.BuildReady {
 			t.Fatalf("build: %+v", b)
 		}
@@ -401,6 +402,9 @@ func TestTemplateVolumes(t *testing.T) {
 		sb := Must(t, c, api.CreateSandbox, api.CreateSandboxIn{Template: "mounted"}).Sandbox
 		if got := Must(t, c, api.GetSandbox, in(sb.ID)); len(got.Volumes) != 1 || got.Volumes[0].VolumeID != v.ID || got.Volumes[0].Path != "/notes" {
 			t.Errorf("sandbox: %+v", got)
+		}
+		if to, err := os.Readlink(filepath.Join(l.Dir, sb.ID, "notes")); err != nil || to != l.Driver.VolumeFolder(v.ID) {
+			t.Errorf("the node mounts %q, %v", to, err)
 		}
 		if code := Code(t, c, api.CreateSandbox, api.CreateSandboxIn{Template: "mounted"}); code == "" {
 			t.Error("a second one writes to the volume")

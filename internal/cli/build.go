@@ -58,6 +58,9 @@ const buildExample = `  berth templates build -t web .
 func (c *command) buildTemplate(cmd *cobra.Command, in map[string]any) error {
 	folder, _ := in["folder"].(string)
 	delete(in, "folder")
+	if folder == "-" && c.build.file == "" { // docker build -
+		folder, c.build.file = "", "-"
+	}
 	dockerfile, err := c.readDockerfile(cmd, in, folder)
 	if err != nil {
 		return err
@@ -94,7 +97,11 @@ func (c *command) buildTemplate(cmd *cobra.Command, in map[string]any) error {
 		return fmt.Errorf("decode output of %s: %w", c.info.Name, err)
 	}
 	if out.BuildID == "" || c.build.noWait {
-		return c.print(c.info, answer)
+		err := c.print(c.info, answer)
+		if err == nil && out.BuildID != "" {
+			c.note("it goes on; berth builds logs %s --follow shows how", out.BuildID)
+		}
+		return err
 	}
 	return c.followBuild(ctx, cmd.Context(), conn, out)
 }
@@ -111,11 +118,20 @@ func (c *command) readDockerfile(cmd *cobra.Command, in map[string]any, folder s
 	}
 	name := first(c.build.file, filepath.Join(first(folder, "."), "Dockerfile"))
 	text, err := readAll(name, c.stdin)
+	if _, serr := os.Stat(first(folder, ".")); c.build.file == "" && errors.Is(serr, os.ErrNotExist) {
+		return "", usagef("there is no folder %s", folder)
+	}
 	if errors.Is(err, os.ErrNotExist) && c.build.file == "" {
 		return "", usagef("there is no %s: name it with -f, or give --from-template or --from-image", name)
 	}
+	if errors.Is(err, os.ErrNotExist) {
+		return "", usagef("there is no %s: -f is a path from the current folder, as any other", name)
+	}
 	if err != nil {
 		return "", err
+	}
+	if len(text) == 0 {
+		return "", usagef("the Dockerfile %s is empty", name)
 	}
 	in["dockerfile"] = string(text)
 	if name == "-" {

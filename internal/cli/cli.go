@@ -186,7 +186,7 @@ func (a *app) printError(err error) {
 		a.say("nothing came within --timeout %s (%s): the call was given up here; what it began may go on", a.timeout, e.Code)
 		return
 	}
-	a.say("%s", plain(err.Error()))
+	a.say("%s", lines(err.Error()))
 	if !ok {
 		return
 	}
@@ -195,7 +195,7 @@ func (a *app) printError(err error) {
 		return
 	}
 	if e.Suggestion != "" {
-		fmt.Fprintf(a.stderr, "  %s\n", plain(e.Suggestion))
+		fmt.Fprintf(a.stderr, "  %s\n", plain(commandsFor(e.Suggestion)))
 	}
 	if e.RequestID != "" {
 		fmt.Fprintf(a.stderr, "  request %s\n", plain(e.RequestID))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/client"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -241,7 +242,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	}
 	out, err := conn.Do(ctx, c.info, raw)
 	if err != nil {
-		return err
+		return c.named(err)
 	}
 	if waits {
 		return c.carry(ctx, conn, out)
@@ -327,6 +328,20 @@ func (c *command) encode(in map[string]any) (json.RawMessage, error) {
 		return nil, usagef("%w%s", err, c.flagOf(err))
 	}
 	return raw, nil
+}
+
+// named adds the flag to what a server says of a member that a flag gives.
+func (c *command) named(err error) error {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok || e.Code != string(errs.InvalidInput) || c.output == "json" {
+		return err
+	}
+	if name := c.flagOf(errs.E(errs.InvalidInput, "").With("path", e.Details["path"])); name != "" {
+		said := *e
+		said.Message += name
+		return &said
+	}
+	return err
 }
 
 // flagOf names the flag of the member that an input error is about.

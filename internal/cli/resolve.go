@@ -85,6 +85,9 @@ func volumeID(ctx context.Context, conn *client.Client, name string) (string, er
 
 // templateID gives the id of the template that has a name.
 func templateID(ctx context.Context, conn *client.Client, name string) (string, error) {
+	if only, tag, ok := strings.Cut(name, ":"); ok && onlyName.MatchString(only) {
+		return "", usagef("%s names what the tag %s means; this is about the whole template: give %s", name, tag, only)
+	}
 	if id.Valid(id.Template, name) || !onlyName.MatchString(name) {
 		return name, nil
 	}
@@ -93,7 +96,10 @@ func templateID(ctx context.Context, conn *client.Client, name string) (string, 
 		return "", err
 	}
 	for _, t := range out.Items {
-		if t.Name == name && !t.BuiltIn {
+		switch {
+		case t.Name == name && t.BuiltIn:
+			return "", usagef("%s is built in: there is nothing to read or change of it; build a template of your own that begins with it", name)
+		case t.Name == name:
 			return t.ID, nil
 		}
 	}
@@ -180,7 +186,7 @@ func (a *app) ids(raw json.RawMessage) error {
 // idOf is what names a thing in a result.
 func idOf(v any) string {
 	m, _ := v.(map[string]any)
-	for _, name := range []string{"id", "sandboxId", "processId", "snapshotId", "volumeId", "backupId", "imageId", "keyId", "poolId", "host", "page", "path", "key", "name"} {
+	for _, name := range []string{"id", "sandboxId", "processId", "snapshotId", "volumeId", "backupId", "imageId", "templateId", "contextId", "keyId", "poolId", "host", "page", "path", "key", "name"} {
 		if s, ok := m[name].(string); ok && s != "" {
 			return s
 		}

@@ -38,6 +38,9 @@ func noCommand(cmd *cobra.Command, name string) error {
 
 // meant are the commands that a name probably means: one that has it further down, one that is called so elsewhere, one that is written alike.
 func meant(cmd *cobra.Command, name string) []string {
+	if many := name + "s"; slices.ContainsFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == many }) { // docker volume, berth volumes
+		return []string{strings.TrimPrefix(cmd.CommandPath()+" "+many, " ")}
+	}
 	for _, verb := range slices.Concat([]string{name}, elsewhere[name]) {
 		if found := holding(cmd, verb); len(found) > 0 {
 			return found
@@ -103,12 +106,31 @@ func OneArg(cmd *cobra.Command, args []string) error {
 
 // badFlag says what is wrong with a flag, and of what runs in a sandbox that its own flags stand behind --.
 func badFlag(cmd *cobra.Command, err error) error {
-	_, long := errors.AsType[*pflag.NotExistError](err)
+	unknown, long := errors.AsType[*pflag.NotExistError](err)
 	if !long {
 		return usageError{err}
 	}
 	if strings.Contains(cmd.Use, "[ARG]...") && cmd.Flags().NArg() > 0 {
 		return usageError{fmt.Errorf("%w; what runs in the sandbox stands behind --: %s %s -- PROGRAM [ARG]", err, cmd.CommandPath(), cmd.Flags().Arg(0))}
 	}
+	if near := alike(cmd, unknown.GetSpecifiedName()); len(near) > 0 {
+		return usageError{fmt.Errorf("%w; did you mean: %s?", err, strings.Join(near, ", "))}
+	}
 	return usageError{fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())}
+}
+
+// alike are the flags that somebody probably means who writes a name that no flag has: one that holds it as a word, such as resources.memory-mib for
+// memory, or one more or less than it in number.
+func alike(cmd *cobra.Command, name string) (near []string) {
+	if len(name) < 3 { // it stands in too many
+		return nil
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		words := strings.FieldsFunc(f.Name, func(r rune) bool { return r == '-' || r == '.' })
+		whole := strings.Join(words, "-")
+		if !f.Hidden && (f.Name == name+"s" || f.Name+"s" == name || slices.Contains(words, name) || strings.HasPrefix(whole, name+"-") || strings.HasSuffix(whole, "-"+name)) {
+			near = append(near, "--"+f.Name)
+		}
+	})
+	return near[:min(3, len(near))]
 }

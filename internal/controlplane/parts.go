@@ -47,7 +47,7 @@ func (i images) Image(ctx context.Context, template string) (string, error) {
 	if id, ok := info.Images[template]; ok {
 		return id, nil
 	}
-	return "", errs.E(errs.NotFound, "there is no template %s", template).Suggest("Use base.").With("path", "template")
+	return "", errs.E(errs.NotFound, "there is no template %s", template).Suggest("list_templates shows which exist; base always does.").With("path", "template")
 }
 
 // largest gives the cores and memory of the node, as it last told.

@@ -155,7 +155,7 @@ func (s *Service) checkSources(ctx context.Context, c *caller.Caller, in *api.Bu
 				}
 			case len(step.Files.Sources) > 0 && in.ContextID == "":
 				return errs.E(errs.InvalidInput, "%s takes files from the context, and contextId is absent", step.Text).
-					Suggest("Upload the files with builds.upload, or berth templates build, and give the contextId.").With("path", "contextId")
+					Suggest("Send the files as a tar archive to POST /v1/builds/context, which answers with the contextId; berth templates build does so itself. Small files a RUN can write.").With("path", "contextId")
 			}
 		}
 	}

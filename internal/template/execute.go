@@ -2,6 +2,7 @@ package template
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -48,6 +49,10 @@ func (x *execution) run(ctx context.Context) error {
 		return err
 	}
 	for _, w := range rec.Warnings {
+		if w.Line == 0 { // of no line of the Dockerfile
+			x.log.say(0, "%s", w.Message)
+			continue
+		}
 		x.log.say(0, "line %d: %s", w.Line, w.Message)
 	}
 	if err := x.plan(ctx, rec); err != nil {
@@ -355,17 +360,32 @@ func (x *execution) exec(ctx context.Context, st *stage, home bool, n int64, b *
 		start.Cwd = e.Dir
 	}
 	p, tail, err := x.stream(ctx, b.guest, n, start)
+	var failed *errs.Error
 	switch {
 	case err != nil:
 		return err
 	case p.OutOfMemory:
-		err = errs.E(errs.InvalidState, "it ran out of memory: give the build more with memoryMiB").Because("out_of_memory")
+		return errs.E(errs.InvalidState, "it ran out of memory: give the build more with memoryMiB").Because("out_of_memory")
 	case p.Signal != "":
-		err = errs.E(errs.InvalidState, "it was ended by the signal %s%s", p.Signal, tail).Because("step_failed")
+		failed = errs.E(errs.InvalidState, "it was ended by the signal %s%s", p.Signal, tail)
 	case p.ExitCode != 0:
-		err = errs.E(errs.InvalidState, "exit code %d%s", p.ExitCode, tail).Because("step_failed")
+		failed = errs.E(errs.InvalidState, "exit code %d%s", p.ExitCode, tail)
+	default:
+		return nil
 	}
-	return err
+	if start.User != "root" && start.User != "0" && wantsRoot(tail) {
+		failed = failed.Suggest("It ran as %s: put USER root before it, or use sudo where there is one.", cmp.Or(start.User, "the user of what the build began with"))
+	}
+	return failed.Because("step_failed").With(tailOf, tail)
+}
+
+// tailOf is the detail of an error that holds the end of what a command wrote, as it stands in the message.
+const tailOf = "tail"
+
+// wantsRoot reports whether what a command wrote at last says that it lacked rights.
+func wantsRoot(tail string) bool {
+	tail = strings.ToLower(tail)
+	return strings.Contains(tail, "permission denied") || strings.Contains(tail, "are you root") || strings.Contains(tail, "operation not permitted")
 }
 
 // user is as whom something runs where a recipe names somebody, or nobody.

@@ -230,7 +230,7 @@ func (s *Service) draftUpdate(ctx context.Context, in *api.UpdateTemplateIn) (*o
 		return nil, err
 	}
 	if (in.Tag == "") != (in.BuildID == "") {
-		return nil, errs.E(errs.InvalidInput, "tag and buildId go together").With("path", "tag")
+		return nil, errs.E(errs.InvalidInput, "tag and buildId go together").Suggest("buildId says which build the tag is to mean: get_template shows those that have tags.").With("path", "tag")
 	}
 	for name, n := range map[string]*int{"ttlSeconds": in.TTLSeconds, "maxTtlSeconds": in.MaxTTLSeconds, "idlePauseSeconds": in.IdlePauseSeconds} {
 		if n != nil && *n != 0 && *n < 60 {

@@ -141,7 +141,7 @@ func (x *execution) find(ctx context.Context, src recipe.Source) (*base, error) 
 		x.log.say(0, "image %s", src.Ref)
 		img, err := s.Images.Pull(ctx, b.OrgID, b.WorkspaceID, b.CreatedBy, src.Ref)
 		if err != nil {
-			return nil, err
+			return nil, x.orTemplate(ctx, src.Ref, err)
 		}
 		return &base{
 			position: position{key: recipe.BaseKey(src.Kind, img.Digest), image: img.Digest, imageID: img.ID},
@@ -170,6 +170,21 @@ func (x *execution) find(ctx context.Context, src recipe.Source) (*base, error) 
 		return nil, errs.E(errs.InvalidInput, "a template cannot begin with nothing").Because("from_scratch").Suggest("Begin with a small image, such as debian:13-slim or alpine.")
 	}
 	return nil, errs.E(errs.InvalidInput, "%s is not a source that this can begin with", src.Kind)
+}
+
+// orTemplate adds to an image's error that there is a template of this name, where there is one: that is what FROM base means elsewhere.
+func (x *execution) orTemplate(ctx context.Context, ref string, err error) error {
+	t, terr := x.s.resolve(ctx, x.b.OrgID, x.b.WorkspaceID, ref)
+	if terr != nil {
+		return err
+	}
+	if t == nil {
+		if image, perr := x.s.Images.Prepared(ctx, ref); perr != nil || image == "" {
+			return err
+		}
+	}
+	e := *errs.From(err)
+	return (&e).Suggest("%s is also a template's name: FROM template://%s, or fromTemplate, begins with that.", ref, ref)
 }
 
 // content is what stands in a key for the files that a COPY takes: those of the context by what is in them, those of other stages by what made them.

@@ -132,12 +132,12 @@ func (store) due(ctx context.Context, q op.Tx, failedBefore, deletedBefore int64
 		OR (state = 'failed' AND state_at <= $1) OR (state = 'deleted' AND state_at <= $2) LIMIT 200`, failedBefore, deletedBefore))
 }
 
-// living gives every volume that is not deleted, by its id.
-func (store) living(ctx context.Context, q op.Tx) (map[string]*row, error) {
-	rows, err := collect(scan)(q.QueryContext(ctx, `SELECT `+columns+` FROM volumes WHERE state <> 'deleted'`))
-	all := make(map[string]*row, len(rows))
+// states gives the state of every volume that has a row, deleted ones too.
+func (store) states(ctx context.Context, q op.Tx) (map[string]string, error) {
+	rows, err := collect(scan)(q.QueryContext(ctx, `SELECT `+columns+` FROM volumes`))
+	all := make(map[string]string, len(rows))
 	for _, r := range rows {
-		all[r.ID] = r
+		all[r.ID] = r.State
 	}
 	return all, err
 }

@@ -92,6 +92,7 @@ type Service struct {
 	mu      sync.Mutex
 	working map[string]*work
 	rests   map[string]time.Time // until when what failed is not tried again
+	unknown map[string]bool      // volumes of the node that were told of
 	wg      sync.WaitGroup
 	ctx     context.Context // of Run: workers end with it
 }
@@ -110,7 +111,7 @@ func New(c Config) *Service {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Service{Config: c, me: id.New("server"), working: map[string]*work{}, rests: map[string]time.Time{}}
+	return &Service{Config: c, me: id.New("server"), working: map[string]*work{}, rests: map[string]time.Time{}, unknown: map[string]bool{}}
 }
 
 func topic(id string) string { return "volume/" + id }

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
+	"github.com/berthrun/berth/internal/runtime"
 )
 
 const (
@@ -110,7 +111,9 @@ func (s *Service) measure(ctx context.Context) error {
 	})
 }
 
-// audit removes volumes that there are not, and copies that no backup is made of.
+// audit removes volumes that failed or were deleted, and copies that no backup is made of. A volume without any row it keeps: a row is written before the node
+// makes a volume and stays for long after the node has removed it, so only a database that was lost or brought back from a copy can lack it, and what is on the
+// volume may be all that is left.
 func (s *Service) audit(ctx context.Context) error {
 	if !s.Node.Capabilities().Volumes {
 		return nil
@@ -124,17 +127,18 @@ func (s *Service) audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	living, err := s.store.living(ctx, s.DB)
+	known, err := s.store.states(ctx, s.DB)
 	if err != nil {
 		return err
 	}
 	for _, v := range there {
-		if r := living[v.ID]; r != nil && r.State != api.VolumeFailed {
-			continue
-		}
-		s.Logger.Warn("removing a volume that nobody has", "volume", v.ID)
-		if err := s.Node.RemoveVolume(ctx, v.ID); err != nil {
-			s.Logger.Warn("volume that nobody has not removed", "volume", v.ID, "error", err)
+		switch known[v.ID] {
+		case api.VolumeFailed, api.VolumeDeleted:
+			if err := s.Node.RemoveVolume(ctx, v.ID); err != nil {
+				s.Logger.Warn("volume that nobody has not removed", "volume", v.ID, "error", err)
+			}
+		case "":
+			s.warnUnknown(v)
 		}
 	}
 	making, err := s.store.making(ctx, s.DB, "")
@@ -154,6 +158,17 @@ func (s *Service) audit(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// warnUnknown tells of a volume that the database does not know, once.
+func (s *Service) warnUnknown(v runtime.Volume) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unknown[v.ID] {
+		return
+	}
+	s.unknown[v.ID] = true
+	s.Logger.Warn("keeping a volume that the database does not know", "volume", v.ID, "usedMiB", v.UsedBytes>>20, "see", "docs/running.md")
 }
 
 // nudge has a worker look at a volume or a backup, soon. Without Run it does nothing: Run looks at everything when it begins.

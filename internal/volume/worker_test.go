@@ -3,6 +3,8 @@ package volume
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -116,23 +118,63 @@ func TestNotMade(t *testing.T) {
 	})
 }
 
-// TestNobodyHasThem: volumes and copies on the node that no row wants are removed.
+// TestNobodyHasThem: a volume on the node that was deleted or failed is removed, and a copy that no backup wants; one that no row tells of is kept, since only a
+// database that was brought back from a copy does not know it.
 func TestNobodyHasThem(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d *db.DB) {
 		b := newBed(t, d)
-		stray, copied := id.New(id.Volume), id.New(id.Backup)
-		for _, err := range []error{b.node.MakeVolume(t.Context(), stray, 1), b.node.CopyVolume(t.Context(), stray, copied)} {
+		var said sayings
+		b.Logger = slog.New(slog.NewTextHandler(&said, nil))
+		unknown, copied := id.New(id.Volume), id.New(id.Backup)
+		for _, err := range []error{b.node.MakeVolume(t.Context(), unknown, 1), b.node.CopyVolume(t.Context(), unknown, copied)} {
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
+		b.write(unknown, "all that is left")
 		b.run()
 		v := b.made("one")
-		b.becomes("removed", func() bool { return !b.onNode(stray) && !b.onNode(copied) })
+		deleted := b.made("two")
+		must(b, api.DeleteVolume, api.DeleteVolumeIn{VolumeIn: api.VolumeIn{VolumeID: deleted.ID}})
+		if err := b.node.MakeVolume(t.Context(), deleted.ID, 1); err != nil { // by a call that came late
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := b.audit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b.onNode(deleted.ID) || b.onNode(copied) {
+			t.Error("what was deleted, or a copy of no backup, is still there")
+		}
 		if !b.onNode(v.ID) {
 			t.Error("one that has a row was removed")
 		}
+		if !b.onNode(unknown) || b.read(unknown) != "all that is left" {
+			t.Error("one that the database does not know was removed")
+		}
+		if n := strings.Count(said.String(), unknown); n != 1 {
+			t.Errorf("told %d times of it:\n%s", n, said.String())
+		}
 	})
+}
+
+// sayings is a log in memory.
+type sayings struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *sayings) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *sayings) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 // TestBackup: a backup is what was on the volume, is told of while it is made, and makes a volume; one of another organization is not found.

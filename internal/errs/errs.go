@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 )
 
@@ -92,6 +93,20 @@ func (e *Error) Error() string {
 		return e.Message + ": " + e.cause.Error()
 	}
 	return e.Message
+}
+
+// Whole is the message with the suggestion behind it, for where an error is kept as one text: whoever reads why work failed that went on by itself has
+// nothing else.
+func (e *Error) Whole() string {
+	switch {
+	case e.Suggestion == "":
+		return e.Message
+	case strings.Contains(e.Message, "\n"): // the end of what a command wrote
+		return e.Message + "\n" + e.Suggestion
+	case strings.HasSuffix(e.Message, "."), strings.HasSuffix(e.Message, "?"), strings.HasSuffix(e.Message, "!"):
+		return e.Message + " " + e.Suggestion
+	}
+	return e.Message + ". " + e.Suggestion
 }
 
 // Unwrap gives the cause, or nil.

@@ -164,7 +164,7 @@ func (s *Service) advancePush(ctx context.Context, id string) error {
 		if e.Code == errs.Internal {
 			s.Logger.Error("image not pushed", "image", p.ImageID, "error", err)
 		}
-		p.State, p.Error, p.Reason = api.PushFailed, e.Message, e.Reason
+		p.State, p.Error, p.Reason = api.PushFailed, e.Whole(), e.Reason
 		if p.Reason == "" {
 			p.Reason = "failed"
 		}

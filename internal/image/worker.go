@@ -177,7 +177,7 @@ func (s *Service) pull(ctx context.Context, r *row) error {
 		if e.Code == errs.Internal {
 			s.Logger.Error("image not pulled", "image", r.ID, "error", err)
 		}
-		r.State, r.Error, r.Reason = api.ImageFailed, e.Message, e.Reason
+		r.State, r.Error, r.Reason = api.ImageFailed, e.Whole(), e.Reason
 		if r.Reason == "" {
 			r.Reason = "failed"
 		}

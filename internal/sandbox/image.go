@@ -75,7 +75,7 @@ func (s *Service) fetchImage(ctx context.Context, r *row) (done bool, err error)
 		return false, err // again, until the time is over
 	}
 	s.Logger.Warn("a sandbox's image cannot be had", "sandbox", r.ID, "error", err)
-	r.Error = "its image cannot be had: " + errs.From(err).Message
+	r.Error = "its image cannot be had: " + errs.From(err).Whole()
 	return true, s.move(ctx, r, api.StateFailed)
 }
 

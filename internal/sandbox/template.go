@@ -221,8 +221,8 @@ func (s *Service) startOwn(ctx context.Context, r *row) error {
 	return nil
 }
 
-// userData runs the script that it reads, whose first line may name what runs it. Nobody else may read it.
-const userData = `umask 077; f=$(mktemp) && cat >"$f" && chmod 700 "$f" && { "$f"; c=$?; rm -f "$f"; exit $c; }`
+// userData runs the script that it reads, whose first line may name what runs it. Nobody else may read it; what the script makes, others may, as usual.
+const userData = `umask 077; f=$(mktemp) && cat >"$f" && chmod 700 "$f" && umask 022 && { "$f"; c=$?; rm -f "$f"; exit $c; }`
 
 // derived is the id of a process that a boot starts: the same however often the boot is tried.
 func derived(r *row, what string) string {

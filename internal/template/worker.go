@@ -283,13 +283,13 @@ func (s *Service) end(ctx context.Context, b *build, log *journal, err error) er
 		if e.Code == errs.Internal {
 			s.Logger.Error("build failed", "build", b.ID, "error", err)
 		}
-		b.Status, b.Reason, b.Result = api.BuildError, reason(e), result{}
+		b.Status, b.Reason, b.Result = api.BuildError, e.Whole(), result{}
 		if tail, _ := e.Details[tailOf].(string); tail != "" { // the log has it, as the command wrote it
 			cut := *e
 			cut.Message = strings.TrimSuffix(e.Message, tail)
 			e = &cut
 		}
-		log.say(b.Step, "%s", reason(e))
+		log.say(b.Step, "%s", e.Whole())
 	} else {
 		log.say(0, "ready: %s version %d, %d of %d steps from earlier builds, %v", b.name, b.Version, b.Cached, b.Steps, took.Round(10*time.Millisecond))
 	}
@@ -311,19 +311,6 @@ func (s *Service) end(ctx context.Context, b *build, log *journal, err error) er
 		}
 		return s.Events.Append(ctx, tx, b.OrgID, b.WorkspaceID, "template."+b.Status, b.TemplateID, data)
 	})
-}
-
-// reason is why a build failed, with what to do about it: who reads a build's status has nothing else.
-func reason(e *errs.Error) string {
-	switch {
-	case e.Suggestion == "":
-		return e.Message
-	case strings.Contains(e.Message, "\n"): // the end of what a command wrote
-		return e.Message + "\n" + e.Suggestion
-	case strings.HasSuffix(e.Message, "."), strings.HasSuffix(e.Message, "?"), strings.HasSuffix(e.Message, "!"):
-		return e.Message + " " + e.Suggestion
-	}
-	return e.Message + ". " + e.Suggestion
 }
 
 // publish has the tags of a build mean it, unless they mean a newer one already.

@@ -380,7 +380,7 @@ func explain(err error) (message, reason string) {
 	if reason = e.Reason; reason == "" {
 		reason = "failed"
 	}
-	return e.Message, reason
+	return e.Whole(), reason
 }
 
 // grow has the node give a volume the size that it is to have.

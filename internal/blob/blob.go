@@ -87,6 +87,18 @@ func use(folder string) (*os.File, error) {
 
 // Put stores a stream under a key, in place of what was there, and returns once that survives a loss of power. A reader finds the old or the new one, never a part; an error leaves the old.
 func (s *Store) Put(ctx context.Context, key string, r io.Reader) error {
+	return full(s.put(ctx, key, r))
+}
+
+// full says so where an error is of a disk that has no room.
+func full(err error) error {
+	if _, ok := errors.AsType[*errs.Error](err); !ok && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) {
+		return errs.Wrap(errs.NoCapacity, err, "the disk is full").Because("disk_full").Suggest("Delete what is not needed, or have the operator add room.")
+	}
+	return err
+}
+
+func (s *Store) put(ctx context.Context, key string, r io.Reader) error {
 	// Only a write whose context has ended is given up by Close.
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()

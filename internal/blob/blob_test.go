@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -166,5 +167,27 @@ func TestNotAFolder(t *testing.T) {
 		if _, err := Open(t.Context(), name); !errs.Is(err, errs.InvalidConfig) {
 			t.Errorf("Open(%q) = %v", name, err)
 		}
+	}
+}
+
+// TestFull: a disk without room is said to be full, whatever is stored, and leaves what was there.
+func TestFull(t *testing.T) {
+	s := open(t)
+	if err := s.Put(t.Context(), "a", strings.NewReader("old")); err != nil {
+		t.Fatal(err)
+	}
+	for _, cause := range []error{unix.ENOSPC, unix.EDQUOT} {
+		err := s.Put(t.Context(), "a", io.MultiReader(strings.NewReader("new"), iotest.ErrReader(&fs.PathError{Op: "write", Path: "a", Err: cause})))
+		if e := errs.From(err); e.Code != errs.NoCapacity || e.Reason != "disk_full" {
+			t.Errorf("%v: %v", cause, err)
+		}
+	}
+	r, err := s.Get(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if b, err := io.ReadAll(r); err != nil || string(b) != "old" {
+		t.Errorf("read %q, %v", b, err)
 	}
 }

@@ -61,6 +61,7 @@ func (s *Service) serveUpload(ctx context.Context, _ *api.UploadContextIn, _ *op
 	sum := sha256.New()
 	body := &bounded{r: io.TeeReader(st.R.Body, sum), left: contextMost}
 	if err := s.Blobs.Put(ctx, contextKey(c.OrgID, a.ID), body); err != nil {
+		s.dropContext(context.WithoutCancel(ctx), a)
 		return err
 	}
 	a.Bytes, a.SHA256 = contextMost-body.left, hex.EncodeToString(sum.Sum(nil))

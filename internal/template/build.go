@@ -130,9 +130,10 @@ func (store) finish(ctx context.Context, tx op.Tx, b *build, server string) (boo
 	return n == 1, nil
 }
 
-// unfinished gives the builds that somebody has to work on.
+// unfinished gives builds that somebody has to work on, the oldest of each organization first.
 func (store) unfinished(ctx context.Context, q op.Tx) ([]*build, error) {
-	return collect(scanBuild)(q.QueryContext(ctx, `SELECT `+buildColumns+fromBuilds+`WHERE b.status IN ('waiting', 'building') ORDER BY b.created_at LIMIT 200`))
+	return collect(scanBuild)(q.QueryContext(ctx, `SELECT `+buildColumns+fromBuilds+`WHERE b.status IN ('waiting', 'building')
+		ORDER BY ROW_NUMBER() OVER (PARTITION BY b.org_id ORDER BY b.created_at), b.created_at LIMIT 200`))
 }
 
 // buildFilter is what a list of builds asks for.

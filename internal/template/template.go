@@ -127,7 +127,7 @@ type Service struct {
 	Config
 	store   store
 	server  string // this one, among those that share the database
-	turns   chan struct{}
+	turns   *turns
 	mu      sync.Mutex
 	working map[string]bool      // builds and layers, and whether one was nudged while it was worked on
 	rests   map[string]time.Time // until when what failed is not tried again
@@ -159,7 +159,7 @@ func New(c Config) *Service {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Service{
-		Config: c, server: guest.NewToken(), turns: make(chan struct{}, c.AtOnce), working: map[string]bool{}, rests: map[string]time.Time{},
+		Config: c, server: guest.NewToken(), turns: newTurns(c.AtOnce), working: map[string]bool{}, rests: map[string]time.Time{},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -293,6 +294,25 @@ func TestJournal(t *testing.T) {
 		}
 		if want := "step 1\nhalf a line\nand \uFFFD\uFFFD morethe log is full: further output of commands is not kept\nthe end\n"; all != want || size > 64<<10 || size < 32<<10 {
 			t.Errorf("kept %d bytes of output and %q, not %q", size, all, want)
+		}
+	})
+}
+
+// TestUnfinished: the builds of an organization that has many do not keep another's from being looked at.
+func TestUnfinished(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d *db.DB) {
+		w, s := newWorld(t, d)
+		for n := range int64(201) {
+			planted(t, s, fmt.Sprint("many", n), n+1)
+		}
+		w.now = w.now.Add(time.Minute)
+		other := planted(t, s, "other", 300)
+		if _, err := d.ExecContext(t.Context(), `UPDATE template_builds SET org_id = 'another' WHERE id = $1`, other.ID); err != nil {
+			t.Fatal(err)
+		}
+		all, err := s.store.unfinished(t.Context(), d)
+		if err != nil || len(all) != 200 || !slices.ContainsFunc(all, func(b *build) bool { return b.ID == other.ID }) {
+			t.Errorf("%d builds without the other's, %v", len(all), err)
 		}
 	})
 }

@@ -113,12 +113,10 @@ func (s *Service) advance(ctx context.Context, what string) error {
 	if b.Cancelled || s.late(b) {
 		return s.carry(ctx, b) // it needs no turn to end
 	}
-	select {
-	case s.turns <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := s.turns.take(ctx, b.OrgID); err != nil {
+		return err
 	}
-	defer func() { <-s.turns }()
+	defer s.turns.give(b.OrgID)
 	return s.carry(ctx, b)
 }
 

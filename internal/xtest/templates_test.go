@@ -362,6 +362,11 @@ func TestTemplateDefaults(t *testing.T) {
 		}
 		data := (*in.UserData)[strings.LastIndex(*in.UserData, " ")+1:]
 		eventually(t, func() bool { b, err := os.ReadFile(data); return err == nil && string(b) == "ran\n" }) //nolint:gosec // the test's own
+		made, err := os.Stat(data)
+		must(t, err)
+		if made.Mode().Perm() != 0o644 { // others read what the script makes
+			t.Errorf("the script made a file of mode %v", made.Mode())
+		}
 		Must(t, c, api.StopSandbox, waiting(sb.ID, 30))
 		if err := os.Remove(data); err != nil {
 			t.Fatal(err)

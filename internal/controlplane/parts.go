@@ -86,6 +86,7 @@ func registerCapabilities(r *op.Registry, node *nodeapi.Client, version string) 
 				capability("pause", can.Memory, pool),
 				capability("fork", can.Memory && can.Saves, pool),
 				capability("snapshots", can.Saves, pool),
+				capability("templates", can.Saves, pool),
 				capability("volumes", can.Volumes, pool),
 				capability("backups", can.Volumes && node.Known().Trees, pool),
 				capability("diskQuota", can.Quota, "a data folder whose disk store can limit; berth serve says which it uses"),

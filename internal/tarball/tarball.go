@@ -158,6 +158,9 @@ type unpacker struct {
 	st   Stats
 	dirs []*tar.Header // whose modes and times are set at the end
 	buf  []byte
+
+	at     *os.Root // the folder that the last file was made in
+	atName string
 }
 
 // Unpack makes what a stream holds below a folder that exists. A file is written under a temporary name and renamed. Names that lead out of the folder, by
@@ -172,6 +175,11 @@ func Unpack(r io.Reader, dir string, o Options) (Stats, error) {
 	}
 	defer root.Close()
 	u := &unpacker{Options: o, root: root, buf: make([]byte, 256<<10)}
+	defer func() {
+		if u.at != nil {
+			_ = u.at.Close()
+		}
+	}()
 	in := &counter{Reader: r}
 	t := tar.NewReader(in)
 	end := int64(0) // of the entries so far
@@ -281,7 +289,68 @@ func (u *unpacker) dir(name string, h *tar.Header) error {
 	return nil
 }
 
+// in gives a folder, made where it is missing.
+func (u *unpacker) in(dir string) (*os.Root, error) {
+	if u.at != nil && u.atName == dir {
+		return u.at, nil
+	}
+	if err := u.root.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	at, err := u.root.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	if u.at != nil {
+		_ = u.at.Close()
+	}
+	u.at, u.atName = at, dir
+	return at, nil
+}
+
+// owned makes a file for another owner, in as few steps as there can be: what breaks off is thrown away whole by whoever asked for it.
+func (u *unpacker) owned(name string, h *tar.Header, r io.Reader) (err error) {
+	dir, err := u.in(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	base, mode := path.Base(name), h.FileInfo().Mode()&u.Mode
+	f, err := dir.OpenFile(base, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode.Perm())
+	if errors.Is(err, fs.ErrExist) {
+		if err := dir.Remove(base); err != nil {
+			return err
+		}
+		f, err = dir.OpenFile(base, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode.Perm())
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	if err := u.copy(f, r); err != nil {
+		return err
+	}
+	if u.Owner.UID != os.Geteuid() || u.Owner.GID != os.Getegid() {
+		if err := f.Chown(u.Owner.UID, u.Owner.GID); err != nil {
+			return err
+		}
+	}
+	if mode != mode.Perm() || mode&0o022 != 0 { // which a umask takes away
+		if err := f.Chmod(mode); err != nil {
+			return err
+		}
+	}
+	u.st.Entries++
+	return nil
+}
+
 func (u *unpacker) file(name string, h *tar.Header, r io.Reader) (err error) {
+	if u.Owner != nil {
+		return u.owned(name, h, r)
+	}
 	dir := path.Dir(name)
 	if err := u.root.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -300,11 +369,6 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) (err error) {
 	if err := u.copy(f, r); err != nil {
 		return err
 	}
-	if u.Owner != nil {
-		if err := f.Chown(u.Owner.UID, u.Owner.GID); err != nil {
-			return err
-		}
-	}
 	if err := f.Chmod(h.FileInfo().Mode() & u.Mode); err != nil {
 		return err
 	}
@@ -314,9 +378,7 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) (err error) {
 	if err := u.root.Rename(temp, name); err != nil {
 		return err
 	}
-	if u.Owner == nil {
-		_ = u.root.Chtimes(name, h.ModTime, h.ModTime) // a time that the file system cannot hold is no reason to fail
-	}
+	_ = u.root.Chtimes(name, h.ModTime, h.ModTime) // a time that the file system cannot hold is no reason to fail
 	u.st.Entries++
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -157,4 +158,43 @@ func FuzzUnpack(f *testing.F) {
 			unharmed()
 		}
 	})
+}
+
+// TestOwned unpacks for another owner: what is there is replaced, a folder on the way is left alone, and links are not followed.
+func TestOwned(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	dir, unharmed := world(t)
+	for name, text := range map[string]string{"old": "old", "kept/file": "kept"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../neighbour", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	only := map[string]string{"BERTH.onlymissing": "1"}
+	st, err := Unpack(archive(t,
+		tar.Header{Name: "kept/", Typeflag: tar.TypeDir, Mode: 0o755, PAXRecords: only, Format: tar.FormatPAX},
+		tar.Header{Name: "new/", Typeflag: tar.TypeDir, Mode: 0o750, PAXRecords: only, Format: tar.FormatPAX},
+		tar.Header{Name: "old", Typeflag: tar.TypeReg, Mode: 0o4755}, tar.Header{Name: "link", Typeflag: tar.TypeReg, Mode: 0o666},
+		tar.Header{Name: "new/s", Typeflag: tar.TypeSymlink, Linkname: "../old"},
+	), dir, Options{Mode: os.ModePerm | os.ModeSetuid, AnyLink: true, Owner: &Owner{UID: 1234, GID: 4321}, OnlyMissing: "BERTH.onlymissing"})
+	if err != nil || st.Entries != 4 {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	unharmed()
+	for name, want := range map[string]struct {
+		mode os.FileMode
+		uid  uint32
+	}{"kept": {0o700 | os.ModeDir, 0}, "kept/file": {0o600, 0}, "new": {0o750 | os.ModeDir, 1234}, "old": {0o755 | os.ModeSetuid, 1234}, "link": {0o666, 1234}, "new/s": {0o777 | os.ModeSymlink, 1234}} {
+		fi, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fi.Mode() != want.mode || fi.Sys().(*syscall.Stat_t).Uid != want.uid {
+			t.Errorf("%s has %v of %d", name, fi.Mode(), fi.Sys().(*syscall.Stat_t).Uid)
+		}
+	}
 }

@@ -1,14 +1,21 @@
 package xtest
 
 import (
+	"archive/tar"
+	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/internal/image/registrytest"
 )
 
 // TestRealTemplate builds templates in real sandboxes. What RUN, ENV, WORKDIR, USER and COPY did is there at run time.
@@ -213,4 +220,84 @@ func TestRealTemplateFails(t *testing.T) {
 		t.Errorf("in the sandbox: %+v", got)
 	}
 	eventuallyIn(t, time.Minute, func() bool { return used(t, r.Client)["sandboxes.total"] == 1 })
+}
+
+// TestRealTemplateOfImage builds on images of a registry, and copies out of one: what they say about running them is what the template says.
+func TestRealTemplateOfImage(t *testing.T) {
+	reg := registrytest.Start(t, registrytest.Open)
+	s := StartReal(t, "--insecure-registry", reg.Host)
+	c := s.Client
+	ref := reg.Push(t, "team/app:1", registrytest.Image(t, v1.Config{
+		Env: []string{"GREETING=hello", "OWN=image", "PATH=/opt"}, WorkingDir: "/srv/app", User: "app:crew",
+	}, registrytest.Layer(t, registrytest.Tar(t,
+		tar.Header{Name: "opt/show", Linkname: string(program(t))}, tar.Header{Name: "etc/passwd", Linkname: "app:x:1234:1234::/srv/app:/bin/none\n"},
+		tar.Header{Name: "etc/group", Linkname: "crew:x:4321:\n"}, tar.Header{Name: "srv/app", Typeflag: tar.TypeDir, Uid: 1234, Gid: 4321}), "gzip")))
+
+	// It has no shell: its program is run as it is.
+	in := api.BuildTemplateIn{Name: "of-image", Dockerfile: "FROM " + ref + "\nRUN [\"show\"]\nENV OWN=template\nUSER root\nWORKDIR /made\nRUN [\"/opt/show\"]\n", MemoryMiB: 256}
+	out, b := build(t, c, in)
+	if b.Status != api.BuildReady {
+		t.Fatalf("build: %+v\n%s", b, buildLog(t, c, out.BuildID))
+	}
+	if log := buildLog(t, c, out.BuildID); !strings.Contains(log, "/srv/app 1234 4321 hello image\n") || !strings.Contains(log, "/made 0 0 hello template\n") {
+		t.Errorf("log: %s", log)
+	}
+	id := Sandbox(t, c, api.CreateSandboxIn{Template: "of-image"})
+	if got := Must(t, c, api.Exec, api.ExecIn{SandboxIn: api.SandboxIn{SandboxID: id}, CommandIn: api.CommandIn{Argv: []string{"show"}}}); got.Stdout != "/made 0 0 hello template\n" {
+		t.Errorf("in the sandbox: %+v", got)
+	}
+	images := Must(t, c, api.ListImages, api.ListImagesIn{}).Items
+	Must(t, c, api.DeleteSandbox, waiting(id, 30))
+	if code := Code(t, c, api.DeleteImage, api.DeleteImageIn{ImageIn: api.ImageIn{ImageID: images[0].ID}}); code != "INVALID_STATE" {
+		t.Errorf("an image that a template lies above was deleted: %q", code)
+	}
+	// Copied out of it, and out of a stage, with owners, modes and links, into folders behind links.
+	out, b = build(t, c, api.BuildTemplateIn{Name: "copies", MemoryMiB: 512, ContextID: uploaded(t, c, map[string]string{"a/x.txt": "x", "a/y.txt": "y"}), Dockerfile: strings.Join([]string{
+		"FROM template://base AS made", "USER root", "RUN mkdir -p /out/deep && echo made > /out/deep/file && ln -s deep/file /out/link && chmod 4755 /out/deep/file",
+		"FROM template://base", "USER root",
+		"COPY --from=" + ref + " /opt/show /usr/local/bin/",
+		"COPY --from=made /out /got",
+		"COPY --chown=user:user --chmod=640 a/ /var/run/copied/",
+		"COPY a/x.txt /bin/named",
+	}, "\n")})
+	if b.Status != api.BuildReady {
+		t.Fatalf("build: %+v\n%s", b, buildLog(t, c, out.BuildID))
+	}
+	id = Sandbox(t, c, api.CreateSandboxIn{Template: "copies"})
+	got := runIn(t, c, id, "show | cut -d' ' -f2; cat /got/link; stat -c '%U %a' /got/deep/file /run/copied/x.txt /usr/bin/named; readlink /got/link; ls /var/run/copied | tr '\\n' ' '")
+	if want := "0\nmade\nroot 755\nuser 640\nroot 644\ndeep/file\nx.txt y.txt "; got.Stdout != want {
+		t.Errorf("in the sandbox: %q, not %q; %s", got.Stdout, want, got.Stderr)
+	}
+}
+
+// TestRealTemplateManyFiles copies 20,000 files.
+func TestRealTemplateManyFiles(t *testing.T) {
+	r := StartReal(t)
+	c := r.Client
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	const files = 20_000
+	for i := range files {
+		if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("many/%03d/%d", i%1000, i), Mode: 0o644, Size: 1, Typeflag: tar.TypeReg}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	out, done := build(t, c, api.BuildTemplateIn{
+		Name: "many", FromTemplate: "base", ContextID: send(t, c, b.Bytes()), MemoryMiB: 1024, Steps: []api.TemplateStep{{Type: "COPY", Source: "many", Destination: "/many"}},
+	})
+	if done.Status != api.BuildReady {
+		t.Fatalf("build: %+v\n%s", done, buildLog(t, c, out.BuildID))
+	}
+	t.Logf("sent and copied in %v", time.Since(began))
+	id := Sandbox(t, c, api.CreateSandboxIn{Template: "many"})
+	if got := runIn(t, c, id, "find /many -type f | wc -l"); strings.TrimSpace(got.Stdout) != strconv.Itoa(files) {
+		t.Errorf("in the sandbox: %+v", got)
+	}
 }

@@ -232,7 +232,9 @@ type BuildOut struct {
 }
 
 // UploadContextIn is the input of builds.upload.
-type UploadContextIn struct{}
+type UploadContextIn struct {
+	SHA256 string `json:"sha256,omitempty" pattern:"^[0-9a-f]{64}$" doc:"Of the body. Without a body: gives the contextId of the same archive, where it was uploaded before and is still there, else NOT_FOUND."`
+}
 
 // BuildContext is an archive that COPY takes files from.
 type BuildContext struct {

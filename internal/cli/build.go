@@ -2,9 +2,12 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -172,36 +175,69 @@ func takesFiles(in map[string]any) (bool, error) {
 	return false, nil
 }
 
-// sendFolder packs a folder and sends it, and gives the id under which a build finds it.
+// sendFolder packs a folder and sends it, unless the server has the same already, and gives the id under which a build finds it.
 func (c *command) sendFolder(ctx context.Context, conn *client.Client, folder, dockerfile string) (string, error) {
 	ignore, err := sources.FindIgnore(folder, dockerfile)
 	if err != nil {
 		return "", err
 	}
-	began := time.Now()
-	bar := newProgress(c.stderr)
-	bar.begin("sending "+folder, 0, 0)
-	r, w := io.Pipe()
-	var packed sources.Packed
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		var err error
-		packed, err = pack(w, folder, ignore)
-		w.CloseWithError(err)
-	}()
-	sent, err := conn.UploadContext(ctx, r, bar.at)
-	_ = r.Close() // the packing ends too, wherever it is
-	<-done
-	bar.close()
+	began, sum := time.Now(), &summing{Hash: sha256.New(), ctx: ctx}
+	packed, err := pack(sum, folder, ignore)
 	if err != nil {
 		return "", err
 	}
 	for _, name := range packed.Skipped {
 		c.note("left out, it is no file, folder or symlink: %s", plain(name))
 	}
-	c.note("sent %d files and folders, %s, in %s", packed.Entries, size(packed.Bytes), brief(time.Since(began)))
-	return sent.ID, nil
+	known, err := conn.KnownContext(ctx, hex.EncodeToString(sum.Sum(nil)))
+	if err != nil {
+		return "", err
+	}
+	verb := "the server has"
+	if known == nil {
+		verb = "sent"
+		if known, err = c.send(ctx, conn, folder, ignore, sum.n); err != nil {
+			return "", err
+		}
+	}
+	what := "files and folders"
+	if packed.Entries == 1 {
+		what = "file or folder"
+	}
+	c.note("%s %d %s, %s, in %s", verb, packed.Entries, what, size(packed.Bytes), brief(time.Since(began)))
+	return known.ID, nil
+}
+
+// summing hashes and counts what is written, until its context ends.
+type summing struct {
+	hash.Hash
+	n   int64
+	ctx context.Context //nolint:containedctx // of the one packing that it is for
+}
+
+// Write implements io.Writer.
+func (s *summing) Write(p []byte) (int, error) {
+	s.n += int64(len(p))
+	_, _ = s.Hash.Write(p)
+	return len(p), s.ctx.Err()
+}
+
+// send packs a folder again, for the way. about is how many bytes that will be, unless the folder changes.
+func (c *command) send(ctx context.Context, conn *client.Client, folder string, ignore sources.Ignore, about int64) (*api.BuildContext, error) {
+	bar := newProgress(c.stderr)
+	bar.begin("sending "+folder, about, 0)
+	r, w := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := pack(w, folder, ignore)
+		w.CloseWithError(err)
+	}()
+	sent, err := conn.UploadContext(ctx, r, -1, bar.at)
+	_ = r.Close() // the packing ends too, wherever it is
+	<-done
+	bar.close()
+	return sent, err
 }
 
 func pack(w io.Writer, folder string, ignore sources.Ignore) (sources.Packed, error) {

@@ -3,6 +3,8 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +29,7 @@ import (
 type builds struct {
 	mu       sync.Mutex
 	contexts map[string]string // what was sent, as text
+	sums     map[string]string // their ids by SHA-256
 	all      map[string]*building
 	asked    chan struct{} // closed once a log of "slow" was asked for
 }
@@ -39,7 +42,7 @@ type building struct {
 const templateID = "sbxt_aaaaaaaaaaaaaaaaaaaa"
 
 func bindBuilds(r *op.Registry) *builds {
-	b := &builds{contexts: map[string]string{}, all: map[string]*building{}, asked: make(chan struct{})}
+	b := &builds{contexts: map[string]string{}, sums: map[string]string{}, all: map[string]*building{}, asked: make(chan struct{})}
 	bind(r, api.BuildTemplate, b.build)
 	bind(r, api.GetBuild, b.get)
 	bind(r, api.BuildLogs, b.logs)
@@ -56,14 +59,24 @@ func bindBuilds(r *op.Registry) *builds {
 	return b
 }
 
-func (b *builds) upload(ctx context.Context, _ *api.UploadContextIn, _ *op.Draft, s *op.Stream) error {
+func (b *builds) upload(ctx context.Context, in *api.UploadContextIn, _ *op.Draft, s *op.Stream) error {
+	if in.SHA256 != "" {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		one, ok := b.sums[in.SHA256]
+		if !ok {
+			return errs.E(errs.NotFound, "it is not here").Because("unknown")
+		}
+		return json.NewEncoder(s.W).Encode(api.UploadContextOut{Context: api.BuildContext{ID: one}})
+	}
+	sum := sha256.New()
 	f, err := os.CreateTemp("", "context")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	t, err := inputs.Read(ctx, s.R.Body, f, inputs.Options{})
+	t, err := inputs.Read(ctx, io.TeeReader(s.R.Body, sum), f, inputs.Options{})
 	if err != nil {
 		return err
 	}
@@ -88,7 +101,7 @@ func (b *builds) upload(ctx context.Context, _ *api.UploadContextIn, _ *op.Draft
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	one := id.New(id.BuildContext)
-	b.contexts[one] = text.String()
+	b.contexts[one], b.sums[hex.EncodeToString(sum.Sum(nil))] = text.String(), one
 	return json.NewEncoder(s.W).Encode(api.UploadContextOut{Context: api.BuildContext{ID: one, Entries: int64(t.Len())}})
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -46,7 +47,10 @@ func errNoContext(id string) error {
 }
 
 // serveUpload keeps an archive.
-func (s *Service) serveUpload(ctx context.Context, _ *api.UploadContextIn, _ *op.Draft, st *op.Stream) error {
+func (s *Service) serveUpload(ctx context.Context, in *api.UploadContextIn, _ *op.Draft, st *op.Stream) error {
+	if in.SHA256 != "" && st.R.ContentLength == 0 {
+		return s.serveKnown(ctx, in.SHA256, st)
+	}
 	c, now := caller.From(ctx), db.Micros(s.Now())
 	a := &archive{ID: id.New(id.BuildContext), OrgID: c.OrgID, CreatedAt: now, UsedAt: now}
 	by, err := op.Encode(op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID})
@@ -65,13 +69,38 @@ func (s *Service) serveUpload(ctx context.Context, _ *api.UploadContextIn, _ *op
 		return err
 	}
 	a.Bytes, a.SHA256 = contextMost-body.left, hex.EncodeToString(sum.Sum(nil))
-	if a.Entries, err = s.inspect(ctx, a); err != nil {
+	if in.SHA256 != "" && in.SHA256 != a.SHA256 {
+		err = errs.E(errs.InvalidInput, "the archive has another SHA-256 than was said: %s", a.SHA256).Because("checksum").Suggest("Send it again.")
+	} else {
+		a.Entries, err = s.inspect(ctx, a)
+	}
+	if err != nil {
 		s.dropContext(context.WithoutCancel(ctx), a)
 		return err
 	}
 	if _, err := s.DB.ExecContext(ctx, `UPDATE build_contexts SET state = 'ready', bytes = $1, entries = $2, sha256 = $3 WHERE id = $4`, a.Bytes, a.Entries, a.SHA256, a.ID); err != nil {
 		return fmt.Errorf("record context: %w", err)
 	}
+	return a.answer(st)
+}
+
+// serveKnown gives an archive of the caller's organization that was uploaded before. Whoever knows its hash has its content.
+func (s *Service) serveKnown(ctx context.Context, sum string, st *op.Stream) error {
+	a := &archive{SHA256: sum, UsedAt: db.Micros(s.Now())}
+	err := s.DB.Tx(ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, `UPDATE build_contexts SET used_at = $1 WHERE id = (SELECT id FROM build_contexts WHERE org_id = $2 AND sha256 = $3 AND state = 'ready'
+			ORDER BY used_at DESC, id LIMIT 1) RETURNING id, bytes, entries`, a.UsedAt, caller.From(ctx).OrgID, sum).Scan(&a.ID, &a.Bytes, &a.Entries)
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return errs.E(errs.NotFound, "no archive with this SHA-256 is here").Because("unknown").Suggest("Upload it.")
+	}
+	if err != nil {
+		return fmt.Errorf("find context: %w", err)
+	}
+	return a.answer(st)
+}
+
+func (a *archive) answer(st *op.Stream) error {
 	b, err := op.Encode(&api.UploadContextOut{Context: api.BuildContext{
 		ID: a.ID, Bytes: a.Bytes, Entries: a.Entries, SHA256: a.SHA256, ExpiresAt: db.Time(a.UsedAt).Add(contextFor),
 	}})

@@ -51,6 +51,7 @@ func (t *turns) take(ctx context.Context, org string) error {
 	return ctx.Err()
 }
 
+// give hands a turn on to whoever is next, or keeps it free.
 func (t *turns) give(org string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

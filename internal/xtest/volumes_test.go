@@ -2,6 +2,7 @@ package xtest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/internal/controlplane"
@@ -249,4 +252,52 @@ func files(t *testing.T, dir string) (all []string) {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// TestBackupsFullDisk: where the server's objects have no room, beside the 512 MiB that they leave free, a backup fails and says so; those that were there, and the volume, stay as they were.
+func TestBackupsFullDisk(t *testing.T) {
+	room := t.TempDir()
+	if err := unix.Mount("tmpfs", room, "tmpfs", 0, "size=536m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(room, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	s := Start(t, Options{Backups: true, Fake: fake.Config{Can: fake.Everything()}, Change: func(c *controlplane.Config) { c.Blobs = filepath.Join(room, "blobs") }})
+	c := s.Client
+	v := volume(t, c, api.CreateVolumeIn{Name: "one", SizeGiB: 1})
+	write := func(name string, size int) {
+		t.Helper()
+		content := make([]byte, size)
+		if _, err := rand.Read(content); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(s.Driver.VolumeFolder(v.ID), name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("small", 300<<10)
+	good := backup(t, c, v.ID)
+	write("large", 40<<20)
+	_, err := within(c, api.CreateBackup, api.CreateBackupIn{VolumeIn: vol(v.ID), WaitIn: wait(30)})
+	e := refusedFor(t, err, "UPSTREAM_ERROR", "disk_full")
+	if e == nil {
+		return
+	}
+	id, _ := e.Details["backupId"].(string)
+	if code := Code(t, c, api.CreateVolume, api.CreateVolumeIn{Name: "half", FromBackup: id}); code != "INVALID_STATE" {
+		t.Errorf("a volume of what failed: %q", code)
+	}
+	again := volume(t, c, api.CreateVolumeIn{Name: "again", FromBackup: good.ID})
+	if entries, err := os.ReadDir(s.Driver.VolumeFolder(again.ID)); err != nil || len(entries) != 1 || entries[0].Name() != "small" {
+		t.Errorf("restored %v, %v", entries, err)
+	}
+	if err := unix.Mount("tmpfs", room, "tmpfs", unix.MS_REMOUNT, "size=800m"); err != nil {
+		t.Fatal(err)
+	}
+	if b := backup(t, c, v.ID); b.Files != good.Files+1 || b.ContentMiB < 40 {
+		t.Errorf("with room again: %+v", b)
+	}
 }

@@ -25,6 +25,79 @@ export type ErrorCode =
   | "UNAVAILABLE"
   | "UPSTREAM_ERROR";
 
+export interface Attachment {
+  path: string;
+  readOnly: boolean;
+  sandboxId: string;
+}
+
+export interface Backup {
+  /** Made by the volume's policy, which deletes it too. */
+  automatic: boolean;
+  /** Of all files. */
+  contentMiB: number;
+  createdAt: string;
+  createdBy: CreatedBy;
+  /** Folders and links too. */
+  files: number;
+  /** bak_ and 20 characters. */
+  id: string;
+  /** Of the volume then. */
+  sizeGiB: number;
+  /** creating, ready, failed or deleting. */
+  state: string;
+  /** What this one added; the rest was there from others. */
+  storedMiB: number;
+  /** It may be deleted. */
+  volumeId: string;
+  volumeName: string;
+  workspaceId: string;
+  /** Why it failed. */
+  error?: string | undefined;
+  /** Of one under way. */
+  progress?: Progress | undefined;
+  /** The same in a word. */
+  reason?: string | undefined;
+  /** Of all that it holds: two with the same are the same. */
+  sha256?: string | undefined;
+  /** The moment that it holds. */
+  takenAt?: string | undefined;
+}
+
+export interface Backups {
+  /** Of the day, UTC. */
+  hour: number;
+  /** Days that a backup is kept. */
+  keepDays?: number | undefined;
+  /** How many are kept, however old. */
+  keepLast?: number | undefined;
+  nextAt?: string | undefined;
+}
+
+export interface Build {
+  /** Steps that were taken from earlier builds. */
+  cached: number;
+  createdAt: string;
+  createdBy: CreatedBy;
+  /** bld_ and 20 characters. */
+  id: string;
+  /** Of the template. */
+  name: string;
+  /** waiting, building, ready or error. */
+  status: string;
+  /** Under way, from 1. */
+  step: number;
+  steps: number;
+  templateId: string;
+  version: number;
+  finishedAt?: string | undefined;
+  /** Why it ended in error, with the step, its exit code and what it wrote last. */
+  reason?: string | undefined;
+  startedAt?: string | undefined;
+  /** That means it once it is ready, beside latest. */
+  tag?: string | undefined;
+}
+
 export interface Config {
   cmd: string[];
   /** Never run by itself. */
@@ -101,9 +174,11 @@ export interface Image {
   /** Of a pull under way. */
   progress?: {
     percent: number;
-    /** pulling or unpacking. */
+    /** pulling, unpacking or pushing. */
     phase: string;
   } | undefined;
+  /** By images.get: the last to each reference, newest first. */
+  pushes?: Pushe[] | undefined;
   /** The same in a word. */
   reason?: string | undefined;
 }
@@ -117,7 +192,7 @@ export interface Image2 {
   /** Of its pull. */
   progress?: {
     percent: number;
-    /** pulling or unpacking. */
+    /** pulling, unpacking or pushing. */
     phase: string;
   } | undefined;
 }
@@ -157,6 +232,36 @@ export interface Process {
   timedOut?: boolean | undefined;
 }
 
+export interface Progress {
+  doneMiB: number;
+  percent: number;
+  /** About; 0 where unknown. */
+  totalMiB: number;
+}
+
+export interface Pushe {
+  begunAt: string;
+  /** That the tag means there once it is done. */
+  digest: string;
+  /** With the registry and the tag. */
+  reference: string;
+  /** Of all of it; what is there already is not sent. */
+  sizeMiB: number;
+  /** pushing, done or failed. */
+  state: string;
+  endedAt?: string | undefined;
+  /** Why it failed. */
+  error?: string | undefined;
+  /** While it is pushing. */
+  progress?: {
+    percent: number;
+    /** pulling, unpacking or pushing. */
+    phase: string;
+  } | undefined;
+  /** The same in a word. */
+  reason?: string | undefined;
+}
+
 export interface Registry {
   createdAt: string;
   createdBy: CreatedBy;
@@ -172,6 +277,14 @@ export interface Resources {
   memoryMiB: number;
   /** CPU time a second, in cores. */
   vcpu: number;
+}
+
+export interface Resources2 {
+  /** Within the organization's limits, 10 to 30 by default. */
+  diskGiB?: number | undefined;
+  memoryMiB?: number | undefined;
+  /** CPU time a second, in cores. */
+  vcpu?: number | undefined;
 }
 
 export interface Sandbox {
@@ -267,6 +380,52 @@ export interface Snapshot {
   /** Unique in the workspace. */
   name?: string | undefined;
   takenAt?: string | undefined;
+  withoutVolumes?: string[] | undefined;
+}
+
+export interface Tag {
+  buildId: string;
+  tag: string;
+  version: number;
+}
+
+export interface Template {
+  createdBy: CreatedBy;
+  /** sbxt_ and 20 characters; base for the one that is built in. */
+  id: string;
+  name: string;
+  network: {
+    /** Whether it reaches the internet. */
+    internet: boolean;
+  };
+  /** Sandboxes can be made of it. */
+  ready: boolean;
+  /** Of a sandbox that asks for none. */
+  resources: Resources;
+  tags: Tag[];
+  /** That each of its sandboxes mounts. */
+  volumes: Volume3[];
+  /** Its start command runs already in what sandboxes are made of. */
+  booted?: boolean | undefined;
+  /** That the tag latest means. */
+  buildId?: string | undefined;
+  /** It comes with the deployment and cannot be changed. */
+  builtIn?: boolean | undefined;
+  createdAt?: string | undefined;
+  idlePauseSeconds?: number | undefined;
+  /** The longest that a sandbox of it may ask for. */
+  maxTtlSeconds?: number | undefined;
+  onExpiry?: string | undefined;
+  onIdle?: string | undefined;
+  readyCmd?: string | undefined;
+  startCmd?: string | undefined;
+  /** What its sandboxes are made of is kept off its node too. */
+  stored?: boolean | undefined;
+  ttlSeconds?: number | undefined;
+  updatedAt?: string | undefined;
+  /** Of that build. */
+  version?: number | undefined;
+  workspaceId?: string | undefined;
 }
 
 export interface Usage {
@@ -276,6 +435,53 @@ export interface Usage {
   /** Of its own writes. */
   diskUsedMiB: number;
   memoryUsedMiB: number;
+}
+
+export interface Volume {
+  /** The sandboxes that have it. */
+  attachments: Attachment[];
+  createdAt: string;
+  createdBy: CreatedBy;
+  /** vol_ and 20 characters. */
+  id: string;
+  /** Unique in the organization. */
+  name: string;
+  /** Where it lies. */
+  poolId: string;
+  sizeGiB: number;
+  /** creating, ready, failed or deleting. */
+  state: string;
+  /** That it was made in. */
+  workspaceId: string;
+  /** Its daily backups. */
+  backups?: Backups | undefined;
+  /** Why it failed. */
+  error?: string | undefined;
+  /** The backup that it was made of. */
+  fromBackup?: string | undefined;
+  measuredAt?: string | undefined;
+  /** Of a restore under way. */
+  progress?: Progress | undefined;
+  /** The same in a word. */
+  reason?: string | undefined;
+  /** As last measured. */
+  usedMiB?: number | undefined;
+}
+
+export interface Volume2 {
+  /** Name or id. */
+  volume: string;
+  /** /volumes/NAME where absent. */
+  path?: string | undefined;
+  readOnly?: boolean | undefined;
+}
+
+export interface Volume3 {
+  /** Name or id. */
+  volume: string;
+  /** /volumes/NAME where absent. */
+  path?: string | undefined;
+  readOnly?: boolean | undefined;
 }
 
 /** The output of account.get. */
@@ -307,6 +513,227 @@ export interface AccountLimitsOutput {
     unit: string;
     used: number;
   })[];
+}
+
+/** The input of backups.create. */
+export interface BackupsCreateInput {
+  volumeId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of backups.create. */
+export interface BackupsCreateOutput {
+  backup: Backup;
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** Volumes can be made of it. */
+  ready: boolean;
+  /** done: carried out. */
+  status: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of backups.delete. */
+export interface BackupsDeleteInput {
+  backupId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of backups.delete. */
+export interface BackupsDeleteOutput {
+  backupId: string;
+  /** False: it is still going away and needs no further call. */
+  deleted: boolean;
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of backups.get. */
+export interface BackupsGetInput {
+  backupId: string;
+}
+
+/** The output of backups.get. */
+export interface BackupsGetOutput {
+  backup: Backup;
+}
+
+/** The input of backups.list. */
+export interface BackupsListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+  /** mine: made by this credential's principal. all: everything you may see. Default: mine. */
+  scope?: "mine" | "all" | undefined;
+  /** Only those of it. */
+  volumeId?: string | undefined;
+}
+
+/** The output of backups.list. */
+export interface BackupsListOutput {
+  items: Backup[];
+  /** The next page's cursor; null on the last one. */
+  nextCursor: string | null;
+}
+
+/** The input of backups.policy. */
+export interface BackupsPolicyInput {
+  volumeId: string;
+  /** False ends it; what was made stays. Default: true. */
+  enabled?: boolean | undefined;
+  /** Of the day, UTC. Default: 0. */
+  hour?: number | undefined;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** Days that a backup is kept; 7 where keepLast is absent too. */
+  keepDays?: number | undefined;
+  /** How many are kept, however old. */
+  keepLast?: number | undefined;
+}
+
+/** The output of backups.policy. */
+export interface BackupsPolicyOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  policy: Backups;
+  /** done: carried out. */
+  status: string;
+  volumeId: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of builds.cancel. */
+export interface BuildsCancelInput {
+  buildId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of builds.cancel. */
+export interface BuildsCancelOutput {
+  build: Build;
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** done: carried out. The build may take a moment to end. */
+  status: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of builds.follow. */
+export interface BuildsFollowInput {
+  buildId: string;
+}
+
+/** What builds.follow gives. */
+export type BuildsFollowMessage =
+  | { event: "line"; data: {
+    at: string;
+    /** Its number, from 0. */
+    offset: number;
+    /** 0: of the whole build. */
+    step: number;
+    /** build, stdout or stderr. */
+    stream: string;
+    text: string;
+  } }
+  | { event: "status"; data: Build }
+  | { event: "end"; data: {
+    /** ready or error. */
+    status: string;
+    reason?: string | undefined;
+  } };
+
+/** The input of builds.get. */
+export interface BuildsGetInput {
+  buildId: string;
+  /** Not needed. */
+  templateId?: string | undefined;
+}
+
+/** The output of builds.get. */
+export interface BuildsGetOutput {
+  build: Build;
+}
+
+/** The input of builds.list. */
+export interface BuildsListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+  status?: ("waiting" | "building" | "ready" | "error")[] | undefined;
+  templateId?: string | undefined;
+}
+
+/** The output of builds.list. */
+export interface BuildsListOutput {
+  items: Build[];
+  /** The next page's cursor; null on the last one. */
+  nextCursor: string | null;
+}
+
+/** The input of builds.logs. */
+export interface BuildsLogsInput {
+  buildId: string;
+  /** Default: 100. */
+  limit?: number | undefined;
+  /** nextOffset of the read before. Negative: so many from the end. */
+  offset?: number | undefined;
+  /** Not needed. */
+  templateId?: string | undefined;
+  /** For the first new line. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of builds.logs. */
+export interface BuildsLogsOutput {
+  /** The build has ended and this was all. */
+  end: boolean;
+  lines: {
+    at: string;
+    /** Its number, from 0. */
+    offset: number;
+    /** 0: of the whole build. */
+    step: number;
+    /** build, stdout or stderr. */
+    stream: string;
+    text: string;
+  }[];
+  nextOffset: number;
+  /** Of the build. */
+  status: string;
+  reason?: string | undefined;
+}
+
+/** The input of builds.upload. */
+export interface BuildsUploadInput {
+  /** Of the body. Without a body: gives the contextId of the same archive, where it was uploaded before and is still there, else NOT_FOUND. */
+  sha256?: string | undefined;
+}
+
+/** The output of builds.upload. */
+export interface BuildsUploadOutput {
+  context: {
+    bytes: number;
+    /** For templates.build. */
+    contextId: string;
+    entries: number;
+    /** It is removed then unless it was used again. */
+    expiresAt: string;
+    sha256: string;
+  };
 }
 
 /** The output of capabilities.list. */
@@ -388,7 +815,7 @@ export interface FilesEditInput {
   sandboxId: string;
   /** How often oldText must occur; all are replaced. Default: 1. */
   expect?: number | undefined;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** An etag: refuses if the file changed since. */
   ifMatch?: string | undefined;
@@ -403,9 +830,9 @@ export interface FilesEditOutput {
   idempotencyKey: string;
   replaced: number;
   sha256: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -428,9 +855,9 @@ export interface FilesListInput {
 /** The output of files.list. */
 export interface FilesListOutput {
   items: FileInfo[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -439,7 +866,7 @@ export interface FilesMkdirInput {
   /** Relative paths start at /workspace. */
   path: string;
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** Octal. Default: 0755. */
   mode?: string | undefined;
@@ -452,9 +879,9 @@ export interface FilesMkdirOutput {
   file: FileInfo;
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -464,7 +891,7 @@ export interface FilesMoveInput {
   sandboxId: string;
   /** The new path, not the directory to move into. */
   to: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   overwrite?: boolean | undefined;
   /** Default: user. */
@@ -476,9 +903,9 @@ export interface FilesMoveOutput {
   file: FileInfo;
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -517,7 +944,7 @@ export interface FilesReadOutput {
   offset: number;
   /** Of a read by lines: how many these are. */
   lines?: number | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -526,7 +953,7 @@ export interface FilesRemoveInput {
   /** Relative paths start at /workspace. */
   path: string;
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** Needed for a directory that is not empty. */
   recursive?: boolean | undefined;
@@ -540,9 +967,9 @@ export interface FilesRemoveOutput {
   idempotencyKey: string;
   /** False: there was nothing. */
   removed: boolean;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -558,7 +985,7 @@ export interface FilesStatInput {
 /** The output of files.stat. */
 export interface FilesStatOutput {
   file: FileInfo;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -583,7 +1010,7 @@ export interface FilesUploadOutput {
   entries?: number | undefined;
   /** Of the bytes that were received; absent of a folder. */
   sha256?: string | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -597,7 +1024,7 @@ export interface FilesWriteInput {
   append?: boolean | undefined;
   /** Default: utf-8. */
   encoding?: "utf-8" | "base64" | undefined;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** An etag: refuses if the file changed since. */
   ifMatch?: string | undefined;
@@ -615,16 +1042,16 @@ export interface FilesWriteOutput {
   idempotencyKey: string;
   /** Of the whole file, read back. */
   sha256: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
 /** The input of images.delete. */
 export interface ImagesDeleteInput {
   imageId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -635,7 +1062,7 @@ export interface ImagesDeleteOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
   imageId: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -680,7 +1107,7 @@ export interface ImagesListInput {
 /** The output of images.list. */
 export interface ImagesListOutput {
   items: Image[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
 }
 
@@ -688,7 +1115,7 @@ export interface ImagesListOutput {
 export interface ImagesPullInput {
   /** Such as debian:12 or ghcr.io/owner/name@sha256:… */
   image: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
@@ -701,7 +1128,30 @@ export interface ImagesPullOutput {
   image: Image;
   /** done: the call was carried out. The image is there once its state is ready. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of images.push. */
+export interface ImagesPushInput {
+  imageId: string;
+  /** Such as ghcr.io/owner/name:1. registries.set keeps the credentials. */
+  reference: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of images.push. */
+export interface ImagesPushOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  imageId: string;
+  push: Pushe;
+  /** done: the call was carried out. The registry has the image once the push's state is done; images.get shows it. */
+  status: string;
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -709,7 +1159,7 @@ export interface ImagesPullOutput {
 export interface ImagesTagInput {
   imageId: string;
   tag: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** The image's own where absent. */
   name?: string | undefined;
@@ -722,14 +1172,14 @@ export interface ImagesTagOutput {
   image: Image;
   /** done: the call was carried out. The image is there once its state is ready. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
 /** The input of keys.create. */
 export interface KeysCreateInput {
   name: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** read, write, admin or action patterns such as compute:sandboxes:*. Never more than the caller has. Default: read and write. */
   scopes?: string[] | undefined;
@@ -742,7 +1192,7 @@ export interface KeysCreateOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
   key: Key;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
   /** The key itself: shown this once, absent from a replay. */
   secret?: string | undefined;
@@ -760,14 +1210,14 @@ export interface KeysListInput {
 /** The output of keys.list. */
 export interface KeysListOutput {
   items: Key[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
 }
 
 /** The input of keys.revoke. */
 export interface KeysRevokeInput {
   keyId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -776,7 +1226,7 @@ export interface KeysRevokeOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
   key: Key;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -821,7 +1271,7 @@ export interface PoolsListOutput {
     /** Cores of all nodes; 0 where unknown. */
     vcpu: number;
   }[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
 }
 
@@ -880,7 +1330,7 @@ export interface ProcessesInputInput {
   encoding?: "utf-8" | "base64" | undefined;
   /** Close standard input after data. */
   eof?: boolean | undefined;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -889,7 +1339,7 @@ export interface ProcessesInputOutput {
   bytesWritten: number;
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -906,7 +1356,7 @@ export interface ProcessesListInput {
 /** The output of processes.list. */
 export interface ProcessesListOutput {
   items: Process[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
 }
 
@@ -945,7 +1395,7 @@ export interface ProcessesSignalInput {
   sandboxId: string;
   /** Sent to the process and all that it started. */
   signal: "TERM" | "KILL" | "INT" | "HUP" | "QUIT" | "USR1" | "USR2" | "STOP" | "CONT" | "WINCH";
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -954,7 +1404,7 @@ export interface ProcessesSignalOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
   process: Process;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -971,7 +1421,7 @@ export interface ProcessesStartInput {
   cwd?: string | undefined;
   /** Added to the sandbox's own. */
   env?: Record<string, string> | undefined;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** Keep standard input open for write_process_input. */
   openStdin?: boolean | undefined;
@@ -990,16 +1440,16 @@ export interface ProcessesStartOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
   process: Process;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
 /** The input of registries.delete. */
 export interface RegistriesDeleteInput {
   host: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -1010,7 +1460,7 @@ export interface RegistriesDeleteOutput {
   host: string;
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -1025,7 +1475,7 @@ export interface RegistriesListInput {
 /** The output of registries.list. */
 export interface RegistriesListOutput {
   items: Registry[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
 }
 
@@ -1033,7 +1483,7 @@ export interface RegistriesListOutput {
 export interface RegistriesSetInput {
   /** As in references, such as ghcr.io. */
   host: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** With username. It is never shown again. */
   password?: string | undefined;
@@ -1049,7 +1499,7 @@ export interface RegistriesSetOutput {
   registry: Registry;
   /** done: the call was carried out. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -1063,7 +1513,7 @@ export interface SandboxesCreateInput {
   fromDisk?: boolean | undefined;
   /** With name: gives the sandbox that has the name already, started if it was stopped or paused; a failed one is replaced. */
   getOrCreate?: boolean | undefined;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** How long it may be idle before onIdle happens: 60 to 86400, or 0 for ever. */
   idlePauseSeconds?: number | undefined;
@@ -1081,13 +1531,7 @@ export interface SandboxesCreateInput {
   onExpiry?: "pause" | "stop" | "delete" | undefined;
   /** Both keep the files; pause keeps memory too. */
   onIdle?: "pause" | "stop" | undefined;
-  resources?: {
-    /** Within the organization's limits, 10 to 30 by default. */
-    diskGiB?: number | undefined;
-    memoryMiB?: number | undefined;
-    /** CPU time a second, in cores. */
-    vcpu?: number | undefined;
-  } | undefined;
+  resources?: Resources2 | undefined;
   /** Instead of resources: small is 0.5 vCPU and 1 GiB, large 1.5 vCPU and 3 GiB. */
   size?: "small" | "large" | undefined;
   /** Instead of template: comes up as this snapshot was. */
@@ -1096,6 +1540,7 @@ export interface SandboxesCreateInput {
   template?: string | undefined;
   /** How long it lives before onExpiry happens. Default: 86400. */
   ttlSeconds?: number | undefined;
+  volumes?: Volume2[] | undefined;
   /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
   /** Default: true. */
@@ -1108,7 +1553,7 @@ export interface SandboxesCreateInput {
 export interface SandboxesCreateOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  /** It answers commands; until then they say BUSY. */
   ready: boolean;
   sandbox: Sandbox;
   /** done: carried out. */
@@ -1117,16 +1562,16 @@ export interface SandboxesCreateOutput {
   differs?: string[] | undefined;
   /** getOrCreate found it. */
   existed?: boolean | undefined;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** boot or memory, where this call started it. */
+  /** boot or memory, where it started it. */
   woke?: string | undefined;
 }
 
 /** The input of sandboxes.delete. */
 export interface SandboxesDeleteInput {
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
@@ -1139,7 +1584,7 @@ export interface SandboxesDeleteOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
   sandboxId: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -1154,7 +1599,7 @@ export interface SandboxesExecInput {
   cwd?: string | undefined;
   /** Added to the sandbox's own. */
   env?: Record<string, string> | undefined;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** Given whole, then closed. Without it standard input is closed. */
   stdin?: string | undefined;
@@ -1191,11 +1636,11 @@ export interface SandboxesExecOutput {
     stderr: number;
     stdout: number;
   } | undefined;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
   /** The signal that ended it, such as KILL. */
   signal?: string | undefined;
-  /** The sandbox was started for this call: boot or memory. */
+  /** boot or memory, where it started the sandbox. */
   woke?: string | undefined;
 }
 
@@ -1204,7 +1649,7 @@ export interface SandboxesExtendInput {
   /** How much longer, such as 30m, 8h or 3d. Each call extends again. */
   by: string;
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -1212,14 +1657,14 @@ export interface SandboxesExtendInput {
 export interface SandboxesExtendOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  /** It answers commands; until then they say BUSY. */
   ready: boolean;
   sandbox: Sandbox;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** boot or memory, where this call started it. */
+  /** boot or memory, where it started it. */
   woke?: string | undefined;
 }
 
@@ -1228,7 +1673,7 @@ export interface SandboxesForkInput {
   sandboxId: string;
   /** Default: 1. */
   count?: number | undefined;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** Of each; else the sandbox's with -1, -2, … */
   names?: string[] | undefined;
@@ -1254,8 +1699,10 @@ export interface SandboxesForkOutput {
     error?: string | undefined;
     name?: string | undefined;
   })[] | undefined;
-  /** The result of an earlier call. */
+  message?: string | undefined;
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
+  withoutVolumes?: string[] | undefined;
 }
 
 /** The input of sandboxes.get. */
@@ -1286,6 +1733,14 @@ export interface SandboxesGetOutput {
     diskUsedMiB?: number | undefined;
     measuredAt?: string | undefined;
   } | undefined;
+  volumes?: {
+    name: string;
+    path: string;
+    readOnly: boolean;
+    volumeId: string;
+  }[] | undefined;
+  /** Left out of it as a copy. */
+  withoutVolumes?: string[] | undefined;
 }
 
 /** The input of sandboxes.list. */
@@ -1309,7 +1764,7 @@ export interface SandboxesListInput {
 /** The output of sandboxes.list. */
 export interface SandboxesListOutput {
   items: Sandbox[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
   /** Running sandboxes in the scope, whatever the filters. */
   totalRunning: number;
@@ -1353,7 +1808,7 @@ export interface SandboxesLogsOutput {
     /** The line is longer. */
     truncated?: boolean | undefined;
   })[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
   /** What could not be read now, and why. */
   missing?: string | undefined;
@@ -1395,7 +1850,7 @@ export interface SandboxesMetricsOutput {
 /** The input of sandboxes.pause. */
 export interface SandboxesPauseInput {
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
@@ -1405,14 +1860,14 @@ export interface SandboxesPauseInput {
 export interface SandboxesPauseOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  /** It answers commands; until then they say BUSY. */
   ready: boolean;
   sandbox: Sandbox;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** boot or memory, where this call started it. */
+  /** boot or memory, where it started it. */
   woke?: string | undefined;
 }
 
@@ -1421,7 +1876,7 @@ export interface SandboxesSetTimeoutInput {
   sandboxId: string;
   /** How long it has left from now. */
   ttlSeconds: number;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -1429,21 +1884,21 @@ export interface SandboxesSetTimeoutInput {
 export interface SandboxesSetTimeoutOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  /** It answers commands; until then they say BUSY. */
   ready: boolean;
   sandbox: Sandbox;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** boot or memory, where this call started it. */
+  /** boot or memory, where it started it. */
   woke?: string | undefined;
 }
 
 /** The input of sandboxes.snapshot. */
 export interface SandboxesSnapshotInput {
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** Your labels. */
   metadata?: Record<string, string> | undefined;
@@ -1463,7 +1918,8 @@ export interface SandboxesSnapshotOutput {
   snapshot: Snapshot;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  message?: string | undefined;
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -1472,7 +1928,7 @@ export interface SandboxesSshInput {
   /** As OpenSSH writes it: ssh-ed25519 AAAA… */
   publicKey: string;
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** Whom to log in as, for example root. Default: user. */
   user?: string | undefined;
@@ -1490,7 +1946,7 @@ export interface SandboxesSshOutput {
   /** A line for known_hosts: who signs for sandboxes. */
   knownHosts: string;
   user: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -1502,7 +1958,7 @@ export interface SandboxesSshConnectInput {
 /** The input of sandboxes.start. */
 export interface SandboxesStartInput {
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
@@ -1512,21 +1968,21 @@ export interface SandboxesStartInput {
 export interface SandboxesStartOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  /** It answers commands; until then they say BUSY. */
   ready: boolean;
   sandbox: Sandbox;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** boot or memory, where this call started it. */
+  /** boot or memory, where it started it. */
   woke?: string | undefined;
 }
 
 /** The input of sandboxes.stop. */
 export interface SandboxesStopInput {
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
@@ -1536,14 +1992,42 @@ export interface SandboxesStopInput {
 export interface SandboxesStopOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  /** It answers commands; until then they say BUSY. */
   ready: boolean;
   sandbox: Sandbox;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** boot or memory, where this call started it. */
+  /** boot or memory, where it started it. */
+  woke?: string | undefined;
+}
+
+/** The input of sandboxes.switchImage. */
+export interface SandboxesSwitchImageInput {
+  sandboxId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** An image of a registry such as debian:12, or an imageId. */
+  image?: string | undefined;
+  /** Instead of image: a template's name or id. */
+  template?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of sandboxes.switchImage. */
+export interface SandboxesSwitchImageOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** It answers commands; until then they say BUSY. */
+  ready: boolean;
+  sandbox: Sandbox;
+  /** done: carried out. */
+  status: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+  /** boot or memory, where it started it. */
   woke?: string | undefined;
 }
 
@@ -1561,7 +2045,7 @@ export interface SandboxesTerminalInput {
 /** The input of sandboxes.terminalTicket. */
 export interface SandboxesTerminalTicketInput {
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
 }
 
@@ -1570,7 +2054,7 @@ export interface SandboxesTerminalTicketOutput {
   expiresAt: string;
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
   /** Good for one connection; not shown again. */
   ticket?: string | undefined;
@@ -1582,7 +2066,7 @@ export interface SandboxesUpdateInput {
   autoWake?: boolean | undefined;
   /** Replaces all variables, for what is started from now on. */
   env?: Record<string, string> | undefined;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** 60 to 86400, or 0 for ever. */
   idlePauseSeconds?: number | undefined;
@@ -1601,21 +2085,21 @@ export interface SandboxesUpdateInput {
 export interface SandboxesUpdateOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  /** It answers commands; until then they say BUSY. */
   ready: boolean;
   sandbox: Sandbox;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** boot or memory, where this call started it. */
+  /** boot or memory, where it started it. */
   woke?: string | undefined;
 }
 
 /** The input of sandboxes.wake. */
 export interface SandboxesWakeInput {
   sandboxId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
@@ -1625,21 +2109,21 @@ export interface SandboxesWakeInput {
 export interface SandboxesWakeOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
-  /** It answers commands. Until then they say BUSY with retryAfterMs. */
+  /** It answers commands; until then they say BUSY. */
   ready: boolean;
   sandbox: Sandbox;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
-  /** boot or memory, where this call started it. */
+  /** boot or memory, where it started it. */
   woke?: string | undefined;
 }
 
 /** The input of snapshots.delete. */
 export interface SnapshotsDeleteInput {
   snapshotId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** How long to wait for its end. Default: 20. */
   waitSeconds?: number | undefined;
@@ -1652,7 +2136,7 @@ export interface SnapshotsDeleteOutput {
   /** To repeat this call with. */
   idempotencyKey: string;
   snapshotId: string;
-  /** The result of an earlier call. */
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -1686,14 +2170,14 @@ export interface SnapshotsListInput {
 /** The output of snapshots.list. */
 export interface SnapshotsListOutput {
   items: Snapshot[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
 }
 
 /** The input of snapshots.update. */
 export interface SnapshotsUpdateInput {
   snapshotId: string;
-  /** Of your choice, unique: the same key and input again give the first result. Made for you when absent. */
+  /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** Replaces all labels. */
   metadata?: Record<string, string> | undefined;
@@ -1710,7 +2194,328 @@ export interface SnapshotsUpdateOutput {
   snapshot: Snapshot;
   /** done: carried out. */
   status: string;
-  /** The result of an earlier call. */
+  message?: string | undefined;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of templates.build. */
+export interface TemplatesBuildInput {
+  /** One that exists gets a new version. With name:tag the tag means it too. */
+  name: string;
+  /** Of a Dockerfile's ARG. */
+  buildArgs?: Record<string, string> | undefined;
+  /** The archive that COPY takes from: builds.upload, or the CLI, gives it. */
+  contextId?: string | undefined;
+  /** Of the build and its sandboxes. */
+  cpuCount?: number | undefined;
+  diskGiB?: number | undefined;
+  /** Its text. An instruction that is not supported is named with its line. */
+  dockerfile?: string | undefined;
+  /** Runs every step, cached or not. */
+  force?: boolean | undefined;
+  /** Exactly one of fromImage, fromTemplate and dockerfile. */
+  fromImage?: string | undefined;
+  /** base, or one of yours: name, name:tag or id. */
+  fromTemplate?: string | undefined;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  memoryMiB?: number | undefined;
+  network?: {
+    /** Whether it reaches the internet. Default: true. */
+    internet?: boolean | undefined;
+  } | undefined;
+  /** Asked until it succeeds: what has started is ready. */
+  readyCmd?: string | undefined;
+  /** Started once built; sandboxes come up with it running. */
+  startCmd?: string | undefined;
+  /** In order, after those of a Dockerfile. */
+  steps?: ({
+    /** RUN takes command and user; ENV key and value; WORKDIR path; USER user; COPY source, destination, user and mode. */
+    type: "RUN" | "ENV" | "WORKDIR" | "USER" | "COPY";
+    /** In place of the named members, in the order that type lists them; ENV takes several pairs. */
+    args?: string[] | undefined;
+    /** RUN: through the shell. */
+    command?: string | undefined;
+    /** COPY: ends in / where it is a folder. */
+    destination?: string | undefined;
+    /** Runs it and what follows anew. */
+    force?: boolean | undefined;
+    /** ENV. */
+    key?: string | undefined;
+    /** COPY: permission bits in octal, such as 0755. */
+    mode?: string | undefined;
+    /** WORKDIR: made where it is missing. */
+    path?: string | undefined;
+    /** COPY: a path or pattern in the uploaded archive. */
+    source?: string | undefined;
+    /** USER: for what follows. RUN: for this command. COPY: who owns the files, user or user:group; as commands run where absent. */
+    user?: string | undefined;
+    /** ENV: $NAME and ${NAME} are replaced. */
+    value?: string | undefined;
+  })[] | undefined;
+  /** The stage of a Dockerfile; its last where absent. */
+  target?: string | undefined;
+}
+
+/** The output of templates.build. */
+export interface TemplatesBuildOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** done: the build was taken on. */
+  status: string;
+  /** get_build_status says how it goes. */
+  buildId?: string | undefined;
+  name?: string | undefined;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+  templateId?: string | undefined;
+  version?: number | undefined;
+}
+
+/** The input of templates.delete. */
+export interface TemplatesDeleteInput {
+  templateId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of templates.delete. */
+export interface TemplatesDeleteOutput {
+  deleted: boolean;
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  templateId: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of templates.get. */
+export interface TemplatesGetInput {
+  templateId: string;
+}
+
+/** The output of templates.get. */
+export interface TemplatesGetOutput {
+  template: Template;
+}
+
+/** The input of templates.list. */
+export interface TemplatesListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+  name?: string | undefined;
+}
+
+/** The output of templates.list. */
+export interface TemplatesListOutput {
+  items: Template[];
+  /** The next page's cursor; null on the last one. */
+  nextCursor: string | null;
+}
+
+/** The input of templates.setVolumes. */
+export interface TemplatesSetVolumesInput {
+  templateId: string;
+  volumes: Volume2[];
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of templates.setVolumes. */
+export interface TemplatesSetVolumesOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** done: carried out. */
+  status: string;
+  template: Template;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of templates.update. */
+export interface TemplatesUpdateInput {
+  templateId: string;
+  buildId?: string | undefined;
+  /** Replaces all variables of its sandboxes. Never shown again. */
+  env?: Record<string, string> | undefined;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  idlePauseSeconds?: number | undefined;
+  /** The longest that may be asked for; 0: any. */
+  maxTtlSeconds?: number | undefined;
+  network?: {
+    /** Whether it reaches the internet. Default: true. */
+    internet?: boolean | undefined;
+  } | undefined;
+  onExpiry?: "pause" | "stop" | "delete" | undefined;
+  onIdle?: "pause" | "stop" | undefined;
+  resources?: Resources2 | undefined;
+  /** With buildId: this tag means that build; latest goes back to an earlier one. */
+  tag?: string | undefined;
+  /** Of a sandbox that asks for none: 60 to 2592000, or 0 for the deployment's. */
+  ttlSeconds?: number | undefined;
+  /** A script that each new sandbox runs once, as root. Never shown again. */
+  userData?: string | undefined;
+}
+
+/** The output of templates.update. */
+export interface TemplatesUpdateOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** done: carried out. */
+  status: string;
+  template: Template;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of volumes.attach. */
+export interface VolumesAttachInput {
+  sandboxId: string;
+  volumeId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** /volumes/NAME where absent. */
+  path?: string | undefined;
+  /** Others may have it too, if they only read as well. */
+  readOnly?: boolean | undefined;
+}
+
+/** The output of volumes.attach. */
+export interface VolumesAttachOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** Sandboxes can have it. */
+  ready: boolean;
+  /** done: carried out. */
+  status: string;
+  volume: Volume;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of volumes.create. */
+export interface VolumesCreateInput {
+  /** Unique in the organization, such as agent-notes. */
+  name: string;
+  /** Holds what this backup does. */
+  fromBackup?: string | undefined;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** Where it lies for good; the only pool where absent. */
+  poolId?: string | undefined;
+  /** Needed, but with fromBackup: then as large as the volume was. */
+  sizeGiB?: number | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of volumes.create. */
+export interface VolumesCreateOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** Sandboxes can have it. */
+  ready: boolean;
+  /** done: carried out. */
+  status: string;
+  volume: Volume;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of volumes.delete. */
+export interface VolumesDeleteInput {
+  volumeId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** How long to wait for its end. Default: 20. */
+  waitSeconds?: number | undefined;
+}
+
+/** The output of volumes.delete. */
+export interface VolumesDeleteOutput {
+  /** False: it is still going away and needs no further call. */
+  deleted: boolean;
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  volumeId: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of volumes.detach. */
+export interface VolumesDetachInput {
+  sandboxId: string;
+  volumeId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of volumes.detach. */
+export interface VolumesDetachOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** Sandboxes can have it. */
+  ready: boolean;
+  /** done: carried out. */
+  status: string;
+  volume: Volume;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of volumes.get. */
+export interface VolumesGetInput {
+  volumeId: string;
+}
+
+/** The output of volumes.get. */
+export interface VolumesGetOutput {
+  volume: Volume;
+}
+
+/** The input of volumes.list. */
+export interface VolumesListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+  name?: string | undefined;
+  /** Only those there. */
+  poolId?: string | undefined;
+  /** mine: made by this credential's principal. all: everything you may see. Default: mine. */
+  scope?: "mine" | "all" | undefined;
+}
+
+/** The output of volumes.list. */
+export interface VolumesListOutput {
+  items: Volume[];
+  /** The next page's cursor; null on the last one. */
+  nextCursor: string | null;
+}
+
+/** The input of volumes.resize. */
+export interface VolumesResizeInput {
+  /** At least what it has. */
+  sizeGiB: number;
+  volumeId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of volumes.resize. */
+export interface VolumesResizeOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** Sandboxes can have it. */
+  ready: boolean;
+  /** done: carried out. */
+  status: string;
+  volume: Volume;
+  /** An earlier call's result. */
   replayed?: boolean | undefined;
 }
 
@@ -1731,7 +2536,7 @@ export interface WorkspacesListOutput {
     id: string;
     name: string;
   }[];
-  /** Pass it as cursor for the next page; null on the last one. */
+  /** The next page's cursor; null on the last one. */
   nextCursor: string | null;
 }
 
@@ -1750,6 +2555,77 @@ export class Account {
   /** Limits and their use: Gives every quota of the organization with how much of it is used, and the limits on calls. */
   limits(options?: CallOptions): Promise<AccountLimitsOutput> {
     return this.#transport.call({ method: "GET", path: "/v1/account/limits", write: false, keyed: false }, {}, options);
+  }
+}
+
+export class Backups {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Back a volume up: Keeps what is on a volume now, off its node. After the first only what changed is stored. Sandboxes that write to it stand still for a moment. */
+  create(input: BackupsCreateInput, options?: CallOptions): Promise<BackupsCreateOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/volumes/{volumeId}/backups", write: true, keyed: true }, input, options);
+  }
+
+  /** Delete a backup: Deletes a backup for good. Volumes made of it and other backups stay whole. Deleting it again succeeds. */
+  delete(input: BackupsDeleteInput, options?: CallOptions): Promise<BackupsDeleteOutput> {
+    return this.#transport.call({ method: "DELETE", path: "/v1/backups/{backupId}", write: true, keyed: true }, input, options);
+  }
+
+  /** Read a backup: Gives one backup with its state, sizes and checksum. */
+  get(input: BackupsGetInput, options?: CallOptions): Promise<BackupsGetOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/backups/{backupId}", write: false, keyed: false }, input, options);
+  }
+
+  /** List backups: Lists backups, newest first, those of deleted volumes too. */
+  list(input: BackupsListInput = {}, options?: CallOptions): ListCall<BackupsListOutput, Backup> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/backups", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+
+  /** Back a volume up daily: Has a volume backed up every day at an hour, and old backups of that deleted. */
+  policy(input: BackupsPolicyInput, options?: CallOptions): Promise<BackupsPolicyOutput> {
+    return this.#transport.call({ method: "PUT", path: "/v1/volumes/{volumeId}/backups/policy", write: true, keyed: true }, input, options);
+  }
+}
+
+export class Builds {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Cancel a build: Ends a build that goes on. One that has ended stays as it is. */
+  cancel(input: BuildsCancelInput, options?: CallOptions): Promise<BuildsCancelOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/builds/{buildId}/cancel", write: true, keyed: true }, input, options);
+  }
+
+  /** Read a build's log: Follows a build's log as server-sent events until it ends: what there is first, then what comes. A stream that ends without the event end was broken: connect again with Last-Event-ID. */
+  follow(input: BuildsFollowInput, options?: FollowOptions): AsyncIterable<BuildsFollowMessage> {
+    return this.#transport.follow({ method: "GET", path: "/v1/builds/{buildId}/logs", write: false, keyed: false }, input, { when: "follow", end: "end" }, options);
+  }
+
+  /** Read a build's status: Says how a build goes, and why it failed. */
+  get(input: BuildsGetInput, options?: CallOptions): Promise<BuildsGetOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/builds/{buildId}", write: false, keyed: false }, input, options);
+  }
+
+  /** List builds: Lists builds, newest first. */
+  list(input: BuildsListInput = {}, options?: CallOptions): ListCall<BuildsListOutput, Build> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/builds", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+
+  /** Read a build's log: Gives what a build wrote, while it goes on and afterwards. */
+  logs(input: BuildsLogsInput, options?: CallOptions): Promise<BuildsLogsOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/builds/{buildId}/logs", write: false, keyed: false }, input, options);
+  }
+
+  /** Upload a build's files: Takes what COPY takes files from as a tar archive, plain or compressed with gzip. It is removed a day after it was last used. */
+  upload(input: BuildsUploadInput, body: UploadBody, options?: StreamOptions): Promise<BuildsUploadOutput> {
+    return this.#transport.upload({ method: "POST", path: "/v1/builds/context", write: true, keyed: false }, input, body, options);
   }
 }
 
@@ -1882,6 +2758,11 @@ export class Images {
   /** Pull an image: Brings an image of a registry here, so that sandboxes of it start at once. */
   pull(input: ImagesPullInput, options?: CallOptions): Promise<ImagesPullOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/images", write: true, keyed: true }, input, options);
+  }
+
+  /** Push an image: Puts an image into a registry under a name and tag, as it came here. */
+  push(input: ImagesPushInput, options?: CallOptions): Promise<ImagesPushOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/images/{imageId}/push", write: true, keyed: true }, input, options);
   }
 
   /** Tag an image: Makes a tag mean this version. The registry is not asked for it any more. */
@@ -2119,6 +3000,11 @@ export class Sandboxes {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/stop", write: true, keyed: true }, input, options);
   }
 
+  /** Switch a sandbox's image: Moves a running or stopped sandbox to another image or template. Keeps /workspace; everything else on its disk goes. A running one is stopped and started again. */
+  switchImage(input: SandboxesSwitchImageInput, options?: CallOptions): Promise<SandboxesSwitchImageOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/switchImage", write: true, keyed: true }, input, options);
+  }
+
   /** Get a ticket for a terminal: Gives a ticket with which a browser, which cannot send a key, opens one terminal of this sandbox within 30 seconds. */
   terminalTicket(input: SandboxesTerminalTicketInput, options?: CallOptions): Promise<SandboxesTerminalTicketOutput> {
     return this.#transport.call({ method: "POST", path: "/v1/sandboxes/{sandboxId}/terminal/ticket", write: true, keyed: true }, input, options);
@@ -2163,6 +3049,87 @@ export class Snapshots {
   }
 }
 
+export class Templates {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Build a template: Builds a template, or a new version of one, from an image, a template or a Dockerfile. It answers at once: poll get_build_status until it is ready, then create_sandbox with its name. Steps that were built before are not run again. A build that fails leaves the version before in use. */
+  build(input: TemplatesBuildInput, options?: CallOptions): Promise<TemplatesBuildOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/templates", write: true, keyed: true }, input, options);
+  }
+
+  /** Delete a template: Deletes a template that nothing uses, with all its versions. Deleting it again succeeds. */
+  delete(input: TemplatesDeleteInput, options?: CallOptions): Promise<TemplatesDeleteOutput> {
+    return this.#transport.call({ method: "DELETE", path: "/v1/templates/{templateId}", write: true, keyed: true }, input, options);
+  }
+
+  /** Read a template: Gives one template with its tags and defaults; never its env and userData. */
+  get(input: TemplatesGetInput, options?: CallOptions): Promise<TemplatesGetOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/templates/{templateId}", write: false, keyed: false }, input, options);
+  }
+
+  /** List templates: Lists what create_sandbox takes as template, newest first. */
+  list(input: TemplatesListInput = {}, options?: CallOptions): ListCall<TemplatesListOutput, Template> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/templates", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+
+  /** Choose a template's volumes: Sets the volumes that each new sandbox of the template mounts, all of them anew. */
+  setVolumes(input: TemplatesSetVolumesInput, options?: CallOptions): Promise<TemplatesSetVolumesOutput> {
+    return this.#transport.call({ method: "PUT", path: "/v1/templates/{templateId}/volumes", write: true, keyed: true }, input, options);
+  }
+
+  /** Change a template: Changes what sandboxes of the template begin with, or what a tag means. What is left out stays. */
+  update(input: TemplatesUpdateInput, options?: CallOptions): Promise<TemplatesUpdateOutput> {
+    return this.#transport.call({ method: "PATCH", path: "/v1/templates/{templateId}", write: true, keyed: true }, input, options);
+  }
+}
+
+export class Volumes {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Attach a volume: Puts a volume into a stopped sandbox, which has it from its next boot on. One sandbox may write to it, or any number may read it. */
+  attach(input: VolumesAttachInput, options?: CallOptions): Promise<VolumesAttachOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/volumes/{volumeId}/sandboxes", write: true, keyed: true }, input, options);
+  }
+
+  /** Create a volume: Makes a disk that outlives sandboxes, such as an agent's memory, empty or from a backup. It counts in full until it is deleted. create_sandbox takes it in volumes. */
+  create(input: VolumesCreateInput, options?: CallOptions): Promise<VolumesCreateOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/volumes", write: true, keyed: true }, input, options);
+  }
+
+  /** Delete a volume: Deletes a volume that no sandbox has and wipes what is on it. Its backups stay. Deleting it again succeeds. */
+  delete(input: VolumesDeleteInput, options?: CallOptions): Promise<VolumesDeleteOutput> {
+    return this.#transport.call({ method: "DELETE", path: "/v1/volumes/{volumeId}", write: true, keyed: true }, input, options);
+  }
+
+  /** Detach a volume: Takes a volume out of a stopped sandbox. What is on it stays. */
+  detach(input: VolumesDetachInput, options?: CallOptions): Promise<VolumesDetachOutput> {
+    return this.#transport.call({ method: "DELETE", path: "/v1/volumes/{volumeId}/sandboxes/{sandboxId}", write: true, keyed: true }, input, options);
+  }
+
+  /** Read a volume: Gives one volume with its size, use, sandboxes and daily backups. */
+  get(input: VolumesGetInput, options?: CallOptions): Promise<VolumesGetOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/volumes/{volumeId}", write: false, keyed: false }, input, options);
+  }
+
+  /** List volumes: Lists volumes, newest first, with how much of each is used and which sandboxes have it. */
+  list(input: VolumesListInput = {}, options?: CallOptions): ListCall<VolumesListOutput, Volume> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/volumes", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+
+  /** Grow a volume: Makes a volume larger, never smaller. Sandboxes see it at their next boot. */
+  resize(input: VolumesResizeInput, options?: CallOptions): Promise<VolumesResizeOutput> {
+    return this.#transport.call({ method: "PATCH", path: "/v1/volumes/{volumeId}", write: true, keyed: true }, input, options);
+  }
+}
+
 export class Workspaces {
   readonly #transport: Transport;
 
@@ -2185,6 +3152,8 @@ export class Workspaces {
 /** Every operation, by what it is about. */
 export class Operations {
   readonly account: Account;
+  readonly backups: Backups;
+  readonly builds: Builds;
   readonly capabilities: Capabilities;
   readonly docs: Docs;
   readonly files: Files;
@@ -2195,10 +3164,14 @@ export class Operations {
   readonly registries: Registries;
   readonly sandboxes: Sandboxes;
   readonly snapshots: Snapshots;
+  readonly templates: Templates;
+  readonly volumes: Volumes;
   readonly workspaces: Workspaces;
 
   constructor(transport: Transport) {
     this.account = new Account(transport);
+    this.backups = new Backups(transport);
+    this.builds = new Builds(transport);
     this.capabilities = new Capabilities(transport);
     this.docs = new Docs(transport);
     this.files = new Files(transport);
@@ -2209,6 +3182,8 @@ export class Operations {
     this.registries = new Registries(transport);
     this.sandboxes = new Sandboxes(transport);
     this.snapshots = new Snapshots(transport);
+    this.templates = new Templates(transport);
+    this.volumes = new Volumes(transport);
     this.workspaces = new Workspaces(transport);
   }
 }

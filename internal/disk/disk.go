@@ -43,10 +43,11 @@ type Description struct {
 
 // Store keeps disks under one folder.
 type Store struct {
-	dir   string // of the disks
-	kind  Kind
-	quota bool
-	why   string
+	dir    string // of the disks
+	kind   Kind
+	quota  bool
+	shared bool
+	why    string
 
 	mu    sync.Mutex
 	sizes map[string]measured
@@ -94,6 +95,7 @@ func Open(dir string, kind Kind) (*Store, error) {
 	}
 	if s.kind != Plain {
 		s.quota = enableQuota(s.dir) == nil
+		s.shared = s.quota && simpleQuota(s.dir)
 	}
 	return s, nil
 }
@@ -105,7 +107,7 @@ func hasEntries(dir string) bool {
 
 // Describe says how disks are kept here.
 func (s *Store) Describe() Description {
-	d := Description{Kind: s.kind, Quota: s.quota, Snapshot: s.kind != Plain, Shared: s.quota && simpleQuota(s.dir)}
+	d := Description{Kind: s.kind, Quota: s.quota, Snapshot: s.kind != Plain, Shared: s.shared}
 	if s.kind == Plain {
 		d.Missing = append(d.Missing, "disk limits are not enforced", "a copy of a disk takes as long as writing it")
 	} else if !s.quota {

@@ -394,7 +394,10 @@ func TestVolumeRewrittenWhileCopied(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Its old blocks are let go of in the background, and it holds 640 MiB of 1,024 then.
+	// Its old blocks are let go of in the background, and it holds 640 MiB of 1,024 then. Meanwhile its writer is not refused.
+	if err := write("small", 10); err != nil {
+		t.Errorf("write a little once no copy is left: %v", err)
+	}
 	for deadline := time.Now().Add(2 * patience); ; {
 		r.syncDisks()
 		all, err := r.Volumes(r.ctx())
@@ -409,8 +412,14 @@ func TestVolumeRewrittenWhileCopied(t *testing.T) {
 	if err := write("b", 300); err != nil {
 		t.Errorf("write what fits: %v", err)
 	}
-	if err := write("c", 300); !errors.Is(err, unix.EDQUOT) {
-		t.Errorf("write what does not fit: %v, want %v", err, unix.EDQUOT)
+	for deadline := time.Now().Add(patience); ; {
+		if err := write("c", 300); errors.Is(err, unix.EDQUOT) {
+			break
+		}
+		if err := os.Remove(filepath.Join(r.volumeFolder(volume), "c")); err != nil || time.Now().After(deadline) {
+			t.Fatalf("what does not fit can be written: %v", err)
+		}
+		time.Sleep(time.Second)
 	}
 	if err := r.RemoveVolume(r.ctx(), volume); err != nil {
 		t.Error(err)

@@ -189,7 +189,7 @@ func (s *Supervisor) start(ctx context.Context, sb *sandbox, spec runtime.Spec) 
 	if err := s.putMounted(sb, r); err != nil {
 		return runtime.Status{}, err
 	}
-	err = s.disks.Limit(sb.id, spec.Resources.DiskGiB<<30)
+	err = s.disks.Limit(sb.id, s.diskLimit(sb.id, spec.Resources.DiskGiB, 0))
 	if err == nil {
 		err = s.boot(sb, r, origin{})
 	}

@@ -200,9 +200,7 @@ func (s *Supervisor) ForgetCopy(name string) error {
 	if err := s.removeCopy(name); err != nil || is.Volume == "" {
 		return err
 	}
-	if err := s.limitVolume(is.Volume, 0); err != nil {
-		s.log.Warn("limit of volume not set", "volume", is.Volume, "error", err) // it is set again at its next change, and at the next start
-	}
+	s.limitFreed(volumePrefix+is.Volume, func() int64 { return s.volumeLimit(is.Volume, 0) })
 	return nil
 }
 
@@ -216,22 +214,25 @@ func (s *Supervisor) limitVolume(volume string, held int64) error {
 
 // limitHeld is limitVolume for whoever has vols.
 func (s *Supervisor) limitHeld(volume string, held int64) error {
-	gib := s.volumeSize(volume)
-	if gib == 0 || !s.disks.Has(volumePrefix+volume) {
+	limit := s.volumeLimit(volume, held)
+	if limit == 0 || !s.disks.Has(volumePrefix+volume) {
 		return nil
 	}
+	return s.disks.Limit(volumePrefix+volume, limit)
+}
+
+// volumeLimit is that of a volume, 0 where it has no size.
+func (s *Supervisor) volumeLimit(volume string, held int64) int64 {
+	gib := s.volumeSize(volume)
 	if s.disks.Describe().Shared {
-		all, err := s.Copies()
-		if err != nil {
-			return err
-		}
+		all, _ := s.Copies() // one that is not counted only makes the limit narrower
 		for _, name := range all {
 			if is, err := s.readCopy(name); err == nil && is.Volume == volume {
 				held += is.Held
 			}
 		}
 	}
-	return s.disks.Limit(volumePrefix+volume, gib<<30+min(held, gib<<30))
+	return gib<<30 + min(held, gib<<30)
 }
 
 // removeCopy removes all of a copy, whole or not. Its name goes first: half removed it must not be taken for one.

@@ -152,7 +152,7 @@ func (s *Supervisor) Update(ctx context.Context, id string, generation int64, re
 				return runtime.Status{}, errs.Wrap(errs.InvalidState, err, "the new limits cannot be set while sandbox %s uses more", id).Because("in_use")
 			}
 		}
-		if err := s.disks.Limit(id, res.DiskGiB<<30); err != nil {
+		if err := s.disks.Limit(id, s.diskLimit(id, res.DiskGiB, 0)); err != nil {
 			return runtime.Status{}, errs.Wrap(errs.Unavailable, err, "the disk's limit cannot be set").Because("disk")
 		}
 		r.Spec = spec

@@ -88,10 +88,49 @@ func (s *Supervisor) sandboxLimit(name string) int64 {
 	if sb == nil {
 		return 0
 	}
+	var gib int64
 	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	if sb.rec == nil {
-		return 0
+	if sb.rec != nil {
+		gib = sb.rec.Spec.Resources.DiskGiB
 	}
-	return sb.rec.Spec.Resources.DiskGiB << 30
+	sb.mu.Unlock()
+	return s.diskLimit(name, gib, 0)
+}
+
+// How often, and for how long, it is looked whether what was removed is counted no more.
+const (
+	freedEvery = 2 * time.Second
+	freedFor   = 3 * time.Minute
+)
+
+// limitFreed sets the limit of a disk once that is not below what it has: what a removed copy of it had is let go of in the background, and its writer is not
+// to be refused meanwhile. Where it takes too long it is set all the same.
+func (s *Supervisor) limitFreed(disk string, limit func() int64) {
+	if !s.disks.Describe().Shared {
+		return
+	}
+	done, err := s.task()
+	if err != nil {
+		return // whoever comes after this process sets it
+	}
+	go func() {
+		defer done()
+		for began := time.Now(); ; {
+			select {
+			case <-time.After(freedEvery):
+			case <-s.ended:
+				return
+			}
+			n, err := s.disks.Usage(disk)
+			if err != nil || !s.disks.Has(disk) {
+				return // removed meanwhile
+			}
+			if to := limit(); to == 0 || n <= to || time.Since(began) > freedFor {
+				if err := s.disks.Limit(disk, to); err != nil && s.disks.Has(disk) {
+					s.log.Warn("limit of disk not set", "disk", disk, "error", err) // it is set at its next boot or change
+				}
+				return
+			}
+		}
+	}()
 }

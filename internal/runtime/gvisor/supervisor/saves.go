@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -178,8 +180,15 @@ func (s *Supervisor) save(sb *sandbox, r record, name string, opts runtime.SaveO
 			return nil, err
 		}
 	}
-	if n, err := s.disks.Usage(savePrefix + name); err == nil {
+	counted := savePrefix + name
+	if s.disks.Describe().Shared {
+		counted = sb.id // what the save has counts for it
+	}
+	if n, err := s.disks.Usage(counted); err == nil {
 		out.DiskBytes = n
+	}
+	if err := s.disks.Limit(sb.id, s.diskLimit(sb.id, r.Spec.Resources.DiskGiB, out.DiskBytes)); err != nil {
+		return nil, err
 	}
 	if err := writeDurably(filepath.Join(temp, saveFile), out); err != nil {
 		return nil, fmt.Errorf("describe save: %w", err)
@@ -288,8 +297,32 @@ func (s *Supervisor) Forget(name string) error {
 	if err := s.removeSave(name); err != nil {
 		return err
 	}
-	k.save = nil
+	of := k.save
+	if k.save = nil; of != nil {
+		s.limitFreed(of.SandboxID, func() int64 { return s.sandboxLimit(of.SandboxID) })
+	}
 	return nil
+}
+
+// diskLimit is what a sandbox's disk of a size may hold. Where what saves have counts for the disk as well, it may have that much more, at most its size once
+// more: else a sandbox that is more than half full could not write its files anew once it has a snapshot. held is that of a save that is being made.
+func (s *Supervisor) diskLimit(sandbox string, gib, held int64) int64 {
+	if gib == 0 || !s.disks.Describe().Shared {
+		return gib << 30
+	}
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.saves))
+	s.mu.Unlock()
+	for _, k := range all {
+		if !k.lock.TryRLock() {
+			continue // it is just being made or removed, and a limit is set after that
+		}
+		if k.save != nil && k.save.SandboxID == sandbox {
+			held += k.save.DiskBytes
+		}
+		k.lock.RUnlock()
+	}
+	return gib<<30 + min(held, gib<<30)
 }
 
 // Clone makes a sandbox of a save.

@@ -248,6 +248,7 @@ func (s *Supervisor) Close() error {
 
 // CloseAll deletes every sandbox, removes what was put into the machine, and closes.
 func (s *Supervisor) CloseAll(ctx context.Context) error {
+	s.ending.Do(func() { close(s.ended) })
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
@@ -264,7 +265,6 @@ func (s *Supervisor) CloseAll(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.ending.Do(func() { close(s.ended) })
 	s.work.Wait()
 	specutils.UnmountNullNetNS(s.path("gvisor"))
 	s.groups.Close()

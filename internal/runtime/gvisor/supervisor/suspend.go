@@ -277,7 +277,7 @@ func (s *Supervisor) rewound(sb *sandbox, r record, spec runtime.Spec) error {
 	if err := s.disks.Replace(wakeDisk(sb.id), sb.id); err != nil {
 		return err
 	}
-	if err := s.disks.Limit(sb.id, spec.Resources.DiskGiB<<30); err != nil {
+	if err := s.disks.Limit(sb.id, s.diskLimit(sb.id, spec.Resources.DiskGiB, 0)); err != nil {
 		return err
 	}
 	r.Spec, r.Phase, r.Since, r.Reason, r.Unsettled, r.Boot, r.Gofer = spec, suspended, s.now(), "", false, proc.Process{}, proc.Process{}

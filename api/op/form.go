@@ -15,6 +15,7 @@ var forms = map[string]string{
 	`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`:                              "must be a tag such as 12 or latest",
 	`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$`:                               "must be a user's name",
 	`^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}$`:                              "must be a user's name or number, such as root or 1000:1000",
+	`^[0-9a-f]{64}$`:                                                   "must be a SHA-256 sum: 64 of 0-9 and a-f",
 	`^0?[0-7]{3,4}$`:                                                   "must be an octal mode such as 0644",
 	`^[0-9]{1,6}(s|m|h|d)$`:                                            "must be a number with a unit, such as 90s, 30m, 8h or 3d",
 	`^([0-9]{1,6}(s|m|h|d)|never)$`:                                    "must be a number with a unit, such as 30m, 8h or 3d, or never",

@@ -199,6 +199,7 @@ func TestListAndDisk(t *testing.T) {
 			{Key: "vcpu.running", Unit: "mCPU"},
 			{Key: "memory.running", Unit: "MiB"},
 			{Key: "disk.total", Unit: "GiB", Limit: &hundred},
+			{Key: "volumes.total", Unit: "count"},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("limits (-want +got):\n%s", diff)

@@ -56,14 +56,17 @@ var ofKind = map[string]string{
 	"images.name": "docker.io/library/debian", "images.state": "ready", "images.source": "docker.io/library/debian:13", "images.tags": "13", "images.tag": "tested",
 	"registries.host": "registry.example.com", "registries.username": "ci", "sandboxes.message": "the sandbox is running", "sandboxes.level": "info", "sandboxes.source": "sandbox",
 	"snapshots.state": "ready", "snapshots.mode": "memory", "pools.image": "base",
+	"volumes.state": "ready", "backups.state": "ready", "templates.state": "ready", "volumes.path": "/volumes/hello", "builds.status": "ready",
 }
 
 // owner names the kind of the thing whose id stands under a bare id.
-var owner = map[string]string{"sandbox": "sbx", "process": "proc", "key": "key", "image": "img", "images": "img", "workspaces": "ws", "sandboxes": "sbx", "processes": "proc", "keys": "key", "file": "sbx", "snapshot": "snap", "snapshots": "snap"}
+var owner = map[string]string{"sandbox": "sbx", "process": "proc", "key": "key", "image": "img", "images": "img", "workspaces": "ws", "sandboxes": "sbx", "processes": "proc", "keys": "key", "file": "sbx", "snapshot": "snap", "snapshots": "snap",
+	"volume": "vol", "volumes": "vol", "backup": "bak", "backups": "bak", "template": "sbxt", "templates": "sbxt", "build": "bld", "builds": "bld", "context": "bctx"}
 
 // ids are the kinds of ids by the names of members that hold one.
 var ids = map[string]string{
 	"sandboxId": "sbx", "processId": "proc", "keyId": "key", "workspaceId": "ws", "organizationId": "org", "principalId": "key", "imageId": "img", "registryId": "reg", "snapshotId": "snap",
+	"volumeId": "vol", "backupId": "bak", "templateId": "sbxt", "buildId": "bld", "contextId": "bctx",
 }
 
 const idEnd = "_0123456789abcdefghij"

@@ -39,12 +39,14 @@ func (s *Supervisor) checkRoom(held bool) bool {
 		if !held {
 			s.log.Error("the host's disk is nearly full: no sandbox or volume may hold more than it does", "free", free, "low", low)
 		}
+		s.held.Store(true)
 		if err := s.holdDisks(); err != nil {
 			s.log.Error("disks not held", "error", err)
 		}
 		return true
 	case held && free > 2*low:
 		s.log.Info("the host's disk has room again", "free", free)
+		s.held.Store(false)
 		if err := s.limitDisks(); err != nil {
 			s.log.Error("limits of disks not set", "error", err)
 		}
@@ -120,6 +122,9 @@ func (s *Supervisor) limitFreed(disk string, limit func() int64) {
 			case <-time.After(freedEvery):
 			case <-s.ended:
 				return
+			}
+			if s.held.Load() {
+				return // all limits are set again once there is room
 			}
 			n, err := s.disks.Usage(disk)
 			if err != nil || !s.disks.Has(disk) {

@@ -122,12 +122,12 @@ func TestQuotas(t *testing.T) {
 			}
 		}
 		first, second := Sandbox(t, c, small()), Sandbox(t, c, small())
-		if diff := cmp.Diff(map[string]int64{"sandboxes.running": 2, "sandboxes.total": 2, "memory.running": 512, "vcpu.running": 2000, "disk.total": 20}, used(t, c)); diff != "" {
+		if diff := cmp.Diff(map[string]int64{"sandboxes.running": 2, "sandboxes.total": 2, "memory.running": 512, "vcpu.running": 2000, "disk.total": 20, "volumes.total": 0}, used(t, c)); diff != "" {
 			t.Errorf("used (-want +got):\n%s", diff)
 		}
 		over(t, refusal(t, c, api.CreateSandbox, small()), "sandboxes.running")
 		l.stop(t, first)
-		if diff := cmp.Diff(map[string]int64{"sandboxes.running": 1, "sandboxes.total": 2, "memory.running": 256, "vcpu.running": 1000, "disk.total": 20}, used(t, c)); diff != "" {
+		if diff := cmp.Diff(map[string]int64{"sandboxes.running": 1, "sandboxes.total": 2, "memory.running": 256, "vcpu.running": 1000, "disk.total": 20, "volumes.total": 0}, used(t, c)); diff != "" {
 			t.Errorf("with one stopped (-want +got):\n%s", diff)
 		}
 		third := Sandbox(t, c, small())

@@ -120,6 +120,7 @@ func TestPush(t *testing.T) {
 
 // TestRealPush: a push that the server's end interrupts goes on with the next server, and an image that is being pushed is not deleted.
 func TestRealPush(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	reg := registrytest.Start(t, registrytest.Token)
 	source := registrytest.Start(t, registrytest.Open)
 	s := StartReal(t, "--insecure-registry", reg.Host, "--insecure-registry", source.Host)

@@ -98,6 +98,7 @@ func TestSwitchImage(t *testing.T) {
 
 // TestRealSwitchImage: from the base image to one without a shell and back, with the server killed in between.
 func TestRealSwitchImage(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	reg := registrytest.Start(t, registrytest.Open)
 	s := StartReal(t, "--insecure-registry", reg.Host)
 	img := registrytest.Image(t, v1.Config{Env: []string{"GREETING=hello", "OWN=image", "PATH=/opt"}, WorkingDir: "/srv", User: "app:crew"},
@@ -143,6 +144,7 @@ func TestRealSwitchImage(t *testing.T) {
 // TestRealSwitchToTemplate: a sandbox moves to a template that was built, whose files, variables and command it has from then on; what it is to be of is not
 // deleted.
 func TestRealSwitchToTemplate(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := StartReal(t)
 	c := s.Client
 	out, b := build(t, c, api.BuildTemplateIn{Name: "tool", FromTemplate: "base", StartCmd: "echo started > /tmp/started; sleep 600", Steps: []api.TemplateStep{

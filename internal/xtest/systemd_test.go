@@ -245,7 +245,10 @@ func (s *service) keptAll(what string) {
 // comesBack waits until systemd has started the server again by itself, and it is ready.
 func (s *service) comesBack() {
 	s.t.Helper()
-	eventuallyIn(s.t, 2*time.Minute, func() bool { return s.show("ActiveState") == "active" && s.show("MainPID") != s.main })
+	eventuallyIn(s.t, 2*time.Minute, func() bool {
+		pid := s.show("MainPID") // 0 for a moment after the death
+		return s.show("ActiveState") == "active" && pid != s.main && pid != "0"
+	})
 }
 
 func (s *service) stopAndStart() {

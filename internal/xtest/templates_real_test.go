@@ -20,6 +20,7 @@ import (
 
 // TestRealTemplate builds templates in real sandboxes. What RUN, ENV, WORKDIR, USER and COPY did is there at run time.
 func TestRealTemplate(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	c := r.Client
 	files := uploaded(t, c, map[string]string{"app/main.py": "print('main')\n", "app/data/one": "1"})
@@ -67,6 +68,7 @@ func TestRealTemplate(t *testing.T) {
 
 // TestRealTemplateTogether has several build the same at once: each step runs once.
 func TestRealTemplateTogether(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	c := r.Client
 	var all sync.WaitGroup
@@ -91,6 +93,7 @@ func TestRealTemplateTogether(t *testing.T) {
 
 // TestRealTemplateBooted keeps what a start command booted: a sandbox comes up with it running.
 func TestRealTemplateBooted(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	c := r.Client
 	in := api.BuildTemplateIn{
@@ -159,6 +162,7 @@ func TestRealTemplateBooted(t *testing.T) {
 
 // TestRealTemplateKilled kills the server in the middle of builds: each goes on, and nothing half made is used.
 func TestRealTemplateKilled(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	in := api.BuildTemplateIn{Name: "killed", FromTemplate: "base", MemoryMiB: 512, Steps: []api.TemplateStep{
 		{Type: "USER", User: "root"},
@@ -182,12 +186,13 @@ func TestRealTemplateKilled(t *testing.T) {
 	}
 	// Only the sandbox that was made of it is left.
 	eventuallyIn(t, time.Minute, func() bool {
-		return strings.Count(buildLog(t, r.Client, out.BuildID), "step 2/4") == 2 && used(t, r.Client)["sandboxes.total"] == 1
+		return strings.Count(buildLog(t, r.Client, out.BuildID), "[2/4]") == 2 && used(t, r.Client)["sandboxes.total"] == 1
 	})
 }
 
 // TestRealTemplateFails ends builds that fail and that are cancelled: the version before stays in use, and what they ran in is gone.
 func TestRealTemplateFails(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	c := r.Client
 	good := api.BuildTemplateIn{Name: "kept", FromTemplate: "base", MemoryMiB: 512, Steps: []api.TemplateStep{{Type: "RUN", Command: "echo good > /workspace/file"}}}
@@ -224,6 +229,7 @@ func TestRealTemplateFails(t *testing.T) {
 
 // TestRealTemplateOfImage builds on images of a registry, and copies out of one: what they say about running them is what the template says.
 func TestRealTemplateOfImage(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	reg := registrytest.Start(t, registrytest.Open)
 	s := StartReal(t, "--insecure-registry", reg.Host)
 	c := s.Client
@@ -270,13 +276,14 @@ func TestRealTemplateOfImage(t *testing.T) {
 	}
 }
 
-// TestRealTemplateManyFiles copies 20,000 files.
+// TestRealTemplateManyFiles copies 5,000 files.
 func TestRealTemplateManyFiles(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	c := r.Client
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	const files = 20_000
+	const files = 5_000
 	for i := range files {
 		if err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("many/%03d/%d", i%1000, i), Mode: 0o644, Size: 1, Typeflag: tar.TypeReg}); err != nil {
 			t.Fatal(err)

@@ -500,7 +500,7 @@ func TestTemplateSandbox(t *testing.T) {
 		if principal != who.PrincipalID || org != who.OrgID || internet || memory != 640 || vcpu != 500 {
 			t.Errorf("it runs as %s of %s, internet %v, with %d MiB and %d", principal, org, internet, memory, vcpu)
 		}
-		if now := used(t, c); now["sandboxes.running"] != before["sandboxes.running"]+1 || now["memoryMiB"] != before["memoryMiB"]+640 {
+		if now := used(t, c); now["sandboxes.running"] != before["sandboxes.running"]+1 || now["memory.running"] != before["memory.running"]+640 {
 			t.Errorf("it takes from the quotas: %v, before %v", now, before)
 		}
 		if list := Must(t, c, api.ListSandboxes, api.ListSandboxesIn{Scope: "all"}); len(list.Items) != 0 || list.TotalRunning != 0 {

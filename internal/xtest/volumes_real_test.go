@@ -65,6 +65,7 @@ var small = &api.ResourcesIn{MemoryMiB: 256, VCPU: 0.5}
 // TestRealVolumes: what one sandbox wrote another reads after its end; many read while nobody may write; a size is kept and grows; a copy comes up without
 // the volume and says so.
 func TestRealVolumes(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	c := r.Client
 	v := volume(t, c, api.CreateVolumeIn{Name: "notes", SizeGiB: 1})
@@ -211,6 +212,7 @@ print(n)'`
 // TestRealBackups: a backup taken while a database is written restores to one that is whole and has all that was acknowledged; after the first only what
 // changed is stored; a server that is killed in a backup or a restore goes on with it.
 func TestRealBackups(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	t.Run("during writes", func(t *testing.T) { backupDuringWrites(t, r) })
 	t.Run("killed", func(t *testing.T) { backupKilled(t, r) })

@@ -1,6 +1,9 @@
 package op
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 type yielder struct{}
 
@@ -15,4 +18,16 @@ func Yield(ctx context.Context) (back func()) {
 		return yield()
 	}
 	return func() {}
+}
+
+// answerTime is what is left of a call's time to answer in.
+const answerTime = 2 * time.Second
+
+// Remaining is how much of a call's time may go into waiting, at most the given time, leaving some to answer in.
+func Remaining(ctx context.Context, most time.Duration) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return most
+	}
+	return max(0, min(most, time.Until(deadline)-answerTime))
 }

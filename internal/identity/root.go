@@ -46,7 +46,7 @@ func (s *Service) Found(ctx context.Context, name string) (secret string, err er
 func (s *Service) found(ctx context.Context, tx op.Tx, name string, root bool) (string, error) {
 	now := db.Micros(s.cfg.Now())
 	org, workspace := id.New(id.Organization), id.New(id.Workspace)
-	if _, err := tx.ExecContext(ctx, `INSERT INTO organizations (id, name, root, created_at) VALUES ($1, $2, $3, $4)`, org, name, flag(root), now); err != nil {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO organizations (id, name, root, created_at) VALUES ($1, $2, $3, $4)`, org, name, db.Flag(root), now); err != nil {
 		return "", err
 	}
 	if _, err := tx.ExecContext(ctx, `INSERT INTO workspaces (id, org_id, name, created_at) VALUES ($1, $2, 'default', $3)`, workspace, org, now); err != nil {

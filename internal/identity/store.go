@@ -86,7 +86,7 @@ func (store) revoke(ctx context.Context, tx op.Tx, org, id string, at int64) (re
 func (store) list(ctx context.Context, q db.Querier, org string, revoked bool, beforeTime int64, beforeID string, limit int) ([]*keyRow, error) {
 	rows, err := q.QueryContext(ctx, `SELECT `+keyColumns+` FROM keys WHERE org_id = $1 AND (revoked_at = 0 OR $2 = 1)
 		AND (CAST($3 AS BIGINT) = 0 OR created_at < $3 OR (created_at = $3 AND id < $4)) ORDER BY created_at DESC, id DESC LIMIT $5`,
-		org, flag(revoked), beforeTime, beforeID, limit)
+		org, db.Flag(revoked), beforeTime, beforeID, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list keys: %w", err)
 	}
@@ -100,13 +100,6 @@ func (store) list(ctx context.Context, q db.Querier, org string, revoked bool, b
 		all = append(all, k)
 	}
 	return all, rows.Err()
-}
-
-func flag(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func (store) used(ctx context.Context, d *db.DB, used map[string]int64) error {

@@ -194,7 +194,7 @@ func (s *Service) actPull(ctx context.Context, in *api.PullImageIn, d *op.Draft)
 		return nil, err
 	}
 	d.Resource.ID = imageID
-	if wait := remaining(ctx, time.Duration(in.Wait())*time.Second); wait > 0 {
+	if wait := op.Remaining(ctx, time.Duration(in.Wait())*time.Second); wait > 0 {
 		back := op.Yield(ctx)
 		wctx, cancel := context.WithTimeout(ctx, wait)
 		_, err := s.Await(wctx, imageID)
@@ -205,15 +205,6 @@ func (s *Service) actPull(ctx context.Context, in *api.PullImageIn, d *op.Draft)
 		}
 	}
 	return s.out(ctx, imageID)
-}
-
-// remaining is how much of a call's time may go into waiting, leaving some to answer in.
-func remaining(ctx context.Context, most time.Duration) time.Duration {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return most
-	}
-	return max(0, min(most, time.Until(deadline)-2*time.Second))
 }
 
 func (s *Service) draftTag(ctx context.Context, in *api.TagImageIn) (*op.Draft, error) {
@@ -293,7 +284,7 @@ const deleteWait = 20 * time.Second
 
 func (s *Service) actDelete(ctx context.Context, in *api.DeleteImageIn, _ *op.Draft) (*api.DeleteImageOut, error) {
 	s.nudge(in.ImageID)
-	wctx, cancel := context.WithTimeout(ctx, remaining(ctx, deleteWait))
+	wctx, cancel := context.WithTimeout(ctx, op.Remaining(ctx, deleteWait))
 	defer cancel()
 	out := &api.DeleteImageOut{ImageID: in.ImageID}
 	err := s.DB.Wait(wctx, Topic(in.ImageID), func(ctx context.Context) (bool, error) {

@@ -88,7 +88,7 @@ func (s *Service) actPush(ctx context.Context, in *api.PushImageIn, d *op.Draft)
 		return nil, err
 	}
 	s.nudge(p.ID)
-	if p, err = db.Settled(ctx, s.DB, Topic(in.ImageID), remaining(ctx, time.Duration(in.Wait())*time.Second), op.Yield, read, func(p *push) bool {
+	if p, err = db.Settled(ctx, s.DB, Topic(in.ImageID), op.Remaining(ctx, time.Duration(in.Wait())*time.Second), op.Yield, read, func(p *push) bool {
 		return p.State != api.PushPushing
 	}); err != nil {
 		return nil, err

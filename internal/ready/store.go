@@ -31,7 +31,7 @@ func (p *Pool) Take(ctx context.Context, tx op.Tx, k Kind) (*Member, error) {
 		m := &Member{}
 		err := tx.QueryRowContext(ctx, `DELETE FROM ready_sandboxes WHERE state = 'ready' AND id = (
 			SELECT id FROM ready_sandboxes WHERE image = $1 AND vcpu_milli = $2 AND memory_mib = $3 AND disk_gib = $4 AND internet = $5 AND state = 'ready'
-			ORDER BY at LIMIT 1) RETURNING id, token`, k.Image, k.VCPUMilli, k.MemoryMiB, k.DiskGiB, flag(k.Internet)).Scan(&m.ID, &m.Token)
+			ORDER BY at LIMIT 1) RETURNING id, token`, k.Image, k.VCPUMilli, k.MemoryMiB, k.DiskGiB, db.Flag(k.Internet)).Scan(&m.ID, &m.Token)
 		if err == nil {
 			return m, nil
 		}
@@ -52,7 +52,7 @@ func (p *Pool) Seed(ctx context.Context, k Kind) (*Member, error) {
 	}
 	m := &Member{}
 	err := p.cfg.DB.QueryRowContext(ctx, `SELECT name, token FROM ready_seeds WHERE state = 'ready' AND image = $1 AND vcpu_milli = $2 AND memory_mib = $3 AND internet = $4`,
-		k.Image, k.VCPUMilli, k.MemoryMiB, flag(k.Internet)).Scan(&m.ID, &m.Token)
+		k.Image, k.VCPUMilli, k.MemoryMiB, db.Flag(k.Internet)).Scan(&m.ID, &m.Token)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -152,7 +152,7 @@ const renewAfter = time.Hour
 func (p *Pool) renew(ctx context.Context, k Kind) error {
 	now := p.cfg.Now()
 	_, err := p.cfg.DB.ExecContext(ctx, `UPDATE ready_seeds SET at = $1 WHERE state = 'ready' AND image = $2 AND vcpu_milli = $3 AND memory_mib = $4 AND internet = $5 AND at < $6`,
-		db.Micros(now), k.Image, k.VCPUMilli, k.MemoryMiB, flag(k.Internet), db.Micros(now.Add(-renewAfter)))
+		db.Micros(now), k.Image, k.VCPUMilli, k.MemoryMiB, db.Flag(k.Internet), db.Micros(now.Add(-renewAfter)))
 	if err != nil {
 		return fmt.Errorf("renew seed: %w", err)
 	}
@@ -170,7 +170,7 @@ func (p *Pool) giveUp(ctx context.Context, before time.Time) error {
 // begin writes down that a sandbox of a kind is being made, before anything of it is.
 func (p *Pool) begin(ctx context.Context, k Kind, id, token string) error {
 	_, err := p.cfg.DB.ExecContext(ctx, `INSERT INTO ready_sandboxes (id, state, image, vcpu_milli, memory_mib, disk_gib, internet, token, at)
-		VALUES ($1, 'making', $2, $3, $4, $5, $6, $7, $8)`, id, k.Image, k.VCPUMilli, k.MemoryMiB, k.DiskGiB, flag(k.Internet), token, db.Micros(p.cfg.Now()))
+		VALUES ($1, 'making', $2, $3, $4, $5, $6, $7, $8)`, id, k.Image, k.VCPUMilli, k.MemoryMiB, k.DiskGiB, db.Flag(k.Internet), token, db.Micros(p.cfg.Now()))
 	if err != nil {
 		return fmt.Errorf("begin ready sandbox: %w", err)
 	}
@@ -180,7 +180,7 @@ func (p *Pool) begin(ctx context.Context, k Kind, id, token string) error {
 // beginSeed writes down that a seed is being made. Another server may be doing so: then it is false.
 func (p *Pool) beginSeed(ctx context.Context, k Kind, name, token string) (bool, error) {
 	res, err := p.cfg.DB.ExecContext(ctx, `INSERT INTO ready_seeds (name, state, image, vcpu_milli, memory_mib, internet, token, at)
-		VALUES ($1, 'making', $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING`, name, k.Image, k.VCPUMilli, k.MemoryMiB, flag(k.Internet), token, db.Micros(p.cfg.Now()))
+		VALUES ($1, 'making', $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING`, name, k.Image, k.VCPUMilli, k.MemoryMiB, db.Flag(k.Internet), token, db.Micros(p.cfg.Now()))
 	if err != nil {
 		return false, fmt.Errorf("begin seed: %w", err)
 	}
@@ -245,7 +245,7 @@ func (p *Pool) forget(ctx context.Context, table, id string) error {
 func (p *Pool) oldest(ctx context.Context, k Kind) (string, error) {
 	var id string
 	err := p.cfg.DB.QueryRowContext(ctx, `SELECT id FROM ready_sandboxes WHERE image = $1 AND vcpu_milli = $2 AND memory_mib = $3 AND disk_gib = $4 AND internet = $5
-		AND state = 'ready' ORDER BY at LIMIT 1`, k.Image, k.VCPUMilli, k.MemoryMiB, k.DiskGiB, flag(k.Internet)).Scan(&id)
+		AND state = 'ready' ORDER BY at LIMIT 1`, k.Image, k.VCPUMilli, k.MemoryMiB, k.DiskGiB, db.Flag(k.Internet)).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", nil
 	}
@@ -253,11 +253,4 @@ func (p *Pool) oldest(ctx context.Context, k Kind) (string, error) {
 		return "", fmt.Errorf("read ready sandbox: %w", err)
 	}
 	return id, nil
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

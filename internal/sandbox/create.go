@@ -250,7 +250,7 @@ func (s *Service) actCreate(ctx context.Context, in *api.CreateSandboxIn, d *op.
 	if in.GetOrCreate {
 		s.nudgeFailed(ctx, in.Name)
 	}
-	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
+	until := time.Now().Add(op.Remaining(ctx, time.Duration(in.Wait())*time.Second))
 	r, err := s.settle(ctx, d.Resource.ID, time.Until(until))
 	woke := ""
 	if err == nil && in.GetOrCreate && w.existed && (r.State == api.StateStopped && r.StopReason != bootFailed || r.State == api.StatePaused) {

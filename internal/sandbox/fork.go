@@ -138,7 +138,7 @@ func (s *Service) names(ctx context.Context, tx op.Tx, r *row, in *api.ForkSandb
 }
 
 func (s *Service) actFork(ctx context.Context, in *api.ForkSandboxIn, d *op.Draft) (*api.ForkSandboxOut, error) {
-	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
+	until := time.Now().Add(op.Remaining(ctx, time.Duration(in.Wait())*time.Second))
 	rows, err := s.store.ofSave(ctx, s.DB, saveOf(d))
 	if err != nil {
 		return nil, err

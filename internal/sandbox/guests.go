@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/api"
+	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
@@ -112,7 +113,7 @@ func (s *Service) Live(ctx context.Context, id string) (*guest.Client, error) {
 
 func (s *Service) reach(ctx context.Context, id string, v verb) (*guest.Client, string, error) {
 	woke := ""
-	until := time.Now().Add(remaining(ctx, useWait))
+	until := time.Now().Add(op.Remaining(ctx, useWait))
 	for {
 		r, err := s.find(ctx, s.DB, id)
 		if err != nil {

@@ -30,7 +30,7 @@ func (s *Service) intentStop(ctx context.Context, tx op.Tx, in *api.SandboxWaitI
 }
 
 func (s *Service) actStop(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.SandboxOut, error) {
-	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
+	until := time.Now().Add(op.Remaining(ctx, time.Duration(in.Wait())*time.Second))
 	for tries := 0; ; tries++ {
 		s.nudge(in.SandboxID)
 		r, err := s.settle(ctx, in.SandboxID, time.Until(until))
@@ -74,7 +74,7 @@ func (s *Service) intentDelete(ctx context.Context, tx op.Tx, in *api.SandboxWai
 
 func (s *Service) actDelete(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.DeleteSandboxOut, error) {
 	s.interrupt(in.SandboxID)
-	r, err := s.settle(ctx, in.SandboxID, remaining(ctx, time.Duration(in.Wait())*time.Second))
+	r, err := s.settle(ctx, in.SandboxID, op.Remaining(ctx, time.Duration(in.Wait())*time.Second))
 	if err != nil {
 		return nil, err
 	}

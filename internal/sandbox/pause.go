@@ -55,7 +55,7 @@ func (s *Service) intentPause(ctx context.Context, tx op.Tx, in *api.SandboxWait
 
 func (s *Service) actPause(ctx context.Context, in *api.SandboxWaitIn, _ *op.Draft) (*api.SandboxOut, error) {
 	s.nudge(in.SandboxID) // one that is frozen goes deeper now
-	r, err := s.settle(ctx, in.SandboxID, remaining(ctx, time.Duration(in.Wait())*time.Second))
+	r, err := s.settle(ctx, in.SandboxID, op.Remaining(ctx, time.Duration(in.Wait())*time.Second))
 	switch {
 	case err != nil:
 		return nil, err

@@ -122,9 +122,9 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 		return err
 	}
 	res, err := insertInto(ctx, tx, r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Generation, r.BootGeneration, r.NodeID, r.Template, r.Image, r.VCPUMilli, r.MemoryMiB,
-		r.DiskGiB, flag(r.Internet), env, metadata, r.IdleSeconds, r.OnIdle, r.OnExpiry, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist),
+		r.DiskGiB, db.Flag(r.Internet), env, metadata, r.IdleSeconds, r.OnIdle, r.OnExpiry, db.Flag(r.AutoWake), db.Flag(r.WakeOnTimers), db.Flag(r.Persist),
 		r.GuestToken, by, r.PrincipalID, r.CreatedAt, r.StateAt, r.StartedAt, r.EndedAt, r.TTLSeconds, r.ExpiresAt, r.ActiveAt, r.StopReason, r.Error, r.RetentionSeconds, r.ImageRef, r.ImageID,
-		r.Depth, r.PauseReason, r.WakeError, r.TimerAt, flag(r.Unsettled), r.OpID, r.ForkedFrom, r.SnapshotID, r.SaveName, r.SaveToken, flag(r.FromDisk), without, r.Purpose, r.BuildID)
+		r.Depth, r.PauseReason, r.WakeError, r.TimerAt, db.Flag(r.Unsettled), r.OpID, r.ForkedFrom, r.SnapshotID, r.SaveName, r.SaveToken, db.Flag(r.FromDisk), without, r.Purpose, r.BuildID)
 	if err != nil {
 		return fmt.Errorf("insert sandbox: %w", err)
 	}
@@ -162,7 +162,7 @@ func (s store) save(ctx context.Context, tx op.Tx, r *row) error {
 	}
 	res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET name = $1, env = $2, metadata = $3, idle_seconds = $4, auto_wake = $5, wake_on_timers = $6,
 		persist = $7, expires_at = $8, active_at = $9, retention_seconds = $10 WHERE id = $11 AND generation = $12`,
-		r.Name, env, metadata, r.IdleSeconds, flag(r.AutoWake), flag(r.WakeOnTimers), flag(r.Persist), r.ExpiresAt, r.ActiveAt, r.RetentionSeconds, r.ID, r.Generation)
+		r.Name, env, metadata, r.IdleSeconds, db.Flag(r.AutoWake), db.Flag(r.WakeOnTimers), db.Flag(r.Persist), r.ExpiresAt, r.ActiveAt, r.RetentionSeconds, r.ID, r.Generation)
 	if err != nil {
 		return fmt.Errorf("save sandbox: %w", err)
 	}
@@ -185,7 +185,7 @@ func (s store) move(ctx context.Context, tx op.Tx, r *row, to string) error {
 		ended_at = $5, active_at = $6, stop_reason = $7, error = $8, guest_token = $9, expires_at = $10, depth = $11, pause_reason = $12, wake_error = $13,
 		timer_at = $14, unsettled = $15 WHERE id = $16 AND state = $17 AND generation = $18`,
 		to, r.BootGeneration, r.StateAt, r.StartedAt, r.EndedAt, r.ActiveAt, r.StopReason, r.Error, r.GuestToken, r.ExpiresAt, r.Depth, r.PauseReason, r.WakeError,
-		r.TimerAt, flag(r.Unsettled), r.ID, r.State, r.Generation)
+		r.TimerAt, db.Flag(r.Unsettled), r.ID, r.State, r.Generation)
 	if err != nil {
 		return fmt.Errorf("move sandbox: %w", err)
 	}
@@ -350,13 +350,6 @@ func orEmpty(m map[string]string) map[string]string {
 		return map[string]string{}
 	}
 	return m
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func timeOf(us int64) *time.Time {

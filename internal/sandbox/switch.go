@@ -131,7 +131,7 @@ func (s *Service) intentSwitch(ctx context.Context, tx op.Tx, in *api.SwitchImag
 }
 
 func (s *Service) actSwitch(ctx context.Context, in *api.SwitchImageIn, d *op.Draft) (*api.SandboxOut, error) {
-	until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
+	until := time.Now().Add(op.Remaining(ctx, time.Duration(in.Wait())*time.Second))
 	s.nudge(in.SandboxID)
 	r, err := db.Settled(ctx, s.DB, topic(in.SandboxID), time.Until(until), op.Yield, func(ctx context.Context) (*row, error) {
 		r, err := s.store.get(ctx, s.DB, in.SandboxID)

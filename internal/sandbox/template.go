@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/id"
@@ -188,7 +189,7 @@ func (s *Service) fromLayer(ctx context.Context, r *row, spec runtime.Spec) erro
 
 // unboot has a new sandbox boot on a template's files instead of coming back from its memory.
 func (s store) unboot(ctx context.Context, q op.Tx, r *row, disk string) error {
-	if _, err := q.ExecContext(ctx, `UPDATE sandboxes SET save_name = $1, save_token = '', from_disk = $2 WHERE id = $3 AND generation = $4`, disk, flag(disk != ""), r.ID, r.Generation); err != nil {
+	if _, err := q.ExecContext(ctx, `UPDATE sandboxes SET save_name = $1, save_token = '', from_disk = $2 WHERE id = $3 AND generation = $4`, disk, db.Flag(disk != ""), r.ID, r.Generation); err != nil {
 		return fmt.Errorf("forget what a sandbox was to be made of: %w", err)
 	}
 	r.SaveName, r.SaveToken, r.FromDisk = disk, "", disk != ""

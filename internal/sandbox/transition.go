@@ -143,15 +143,6 @@ func (s *Service) Resource(ctx context.Context, id string) (op.Resource, error) 
 	return r.resource(), nil
 }
 
-// remaining is how much of a call's time may go into waiting, leaving some to answer in.
-func remaining(ctx context.Context, most time.Duration) time.Duration {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return most
-	}
-	return max(0, min(most, time.Until(deadline)-2*time.Second))
-}
-
 // unsupported is the answer for what the driver cannot do.
 func unsupported(what string) error {
 	return errs.E(errs.Unavailable, "%s is not available in this deployment", what).Because("not_supported").

@@ -73,7 +73,7 @@ func (s *Service) intentUp(v verb) func(context.Context, op.Tx, *api.SandboxWait
 
 func (s *Service) actUp(v verb) func(context.Context, *api.SandboxWaitIn, *op.Draft) (*api.SandboxOut, error) {
 	return func(ctx context.Context, in *api.SandboxWaitIn, d *op.Draft) (*api.SandboxOut, error) {
-		until := time.Now().Add(remaining(ctx, time.Duration(in.Wait())*time.Second))
+		until := time.Now().Add(op.Remaining(ctx, time.Duration(in.Wait())*time.Second))
 		woke, _ := d.Data.(string)
 		for tries := 0; ; tries++ {
 			s.nudge(in.SandboxID)

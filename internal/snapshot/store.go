@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/runtime"
 )
 
@@ -71,7 +72,7 @@ func (s store) insert(ctx context.Context, tx op.Tx, r *row) error {
 	res, err := tx.ExecContext(ctx, `INSERT INTO snapshots (`+columns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
 		$20, $21, $22, $23, $24, $25, $26, $27, $28, $29) ON CONFLICT DO NOTHING`,
 		r.ID, r.OrgID, r.WorkspaceID, r.Name, r.State, r.Error, r.Mode, r.SandboxID, r.Template, r.Image, r.ImageRef, r.ImageID, int64(r.Resources.VCPU*1000+0.5),
-		r.Resources.MemoryMiB, r.Resources.DiskGiB, flag(r.Internet), env, metadata, r.GuestToken, r.DiskBytes, r.MemBytes, flag(r.Stored), r.TakenAt, string(by),
+		r.Resources.MemoryMiB, r.Resources.DiskGiB, db.Flag(r.Internet), env, metadata, r.GuestToken, r.DiskBytes, r.MemBytes, db.Flag(r.Stored), r.TakenAt, string(by),
 		r.PrincipalID, r.CreatedAt, r.StateAt, string(without), r.BuildID)
 	if err != nil {
 		return fmt.Errorf("insert snapshot: %w", err)
@@ -185,7 +186,7 @@ func (s store) made(ctx context.Context, q op.Tx, orgID, sandboxID string) (bool
 // due gives those that need work at now: that move, that are not stored yet where keep, failed for an hour, deleted for a day.
 func (s store) due(ctx context.Context, q op.Tx, keep bool, failedBefore, deletedBefore int64) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM snapshots WHERE state = 'creating' OR state = 'deleting' OR (state = 'ready' AND stored < $1)
-		OR (state = 'failed' AND state_at <= $2) OR (state = 'deleted' AND state_at <= $3) LIMIT 200`, flag(keep), failedBefore, deletedBefore))
+		OR (state = 'failed' AND state_at <= $2) OR (state = 'deleted' AND state_at <= $3) LIMIT 200`, db.Flag(keep), failedBefore, deletedBefore))
 }
 
 // living gives the state of every snapshot that is not deleted.
@@ -231,11 +232,4 @@ func texts(m map[string]string) (string, error) {
 		return "", fmt.Errorf("encode snapshot: %w", err)
 	}
 	return string(b), nil
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -18,7 +18,7 @@ const (
 // dueLayers gives the layers that somebody has to work on: those to be kept off their node, and those that go.
 func (store) dueLayers(ctx context.Context, q op.Tx, keep bool) ([]*layer, error) {
 	return collect(scanLayer)(q.QueryContext(ctx, `SELECT `+layerColumns+` FROM template_layers
-		WHERE state = 'deleting' OR ($1 = 1 AND wanted = 1 AND stored = 0 AND state IN ('ready', 'old')) LIMIT 200`, flag(keep)))
+		WHERE state = 'deleting' OR ($1 = 1 AND wanted = 1 AND stored = 0 AND state IN ('ready', 'old')) LIMIT 200`, db.Flag(keep)))
 }
 
 // layerIDs names the layers that may have a save on a node.

@@ -124,7 +124,7 @@ func (s *Service) keepLayer(ctx context.Context, l *layer) error {
 		}
 		at := db.Micros(s.Now())
 		res, err := tx.ExecContext(ctx, `UPDATE template_layers SET state = 'ready', memory = $1, image = $2, token = $3, disk_bytes = $4, used_at = $5
-			WHERE id = $6 AND state = 'building'`, flag(l.Memory), l.Image, l.Token, l.DiskBytes, at, l.ID)
+			WHERE id = $6 AND state = 'building'`, db.Flag(l.Memory), l.Image, l.Token, l.DiskBytes, at, l.ID)
 		if err != nil {
 			return fmt.Errorf("keep layer: %w", err)
 		}
@@ -145,11 +145,4 @@ func (s *Service) dropLayer(ctx context.Context, l *layer) error {
 		s.DB.NotifyAfter(tx, layerTopic(l.OrgID))
 		return nil
 	})
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

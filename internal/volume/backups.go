@@ -125,7 +125,7 @@ func (s *Service) actBackup(ctx context.Context, in *api.CreateBackupIn, d *op.D
 
 // settleBackup is settle of a backup.
 func (s *Service) settleBackup(ctx context.Context, id string, seconds int) (*backup, error) {
-	return db.Settled(ctx, s.DB, topic(id), remaining(ctx, seconds), op.Yield, func(ctx context.Context) (*backup, error) {
+	return db.Settled(ctx, s.DB, topic(id), op.Remaining(ctx, time.Duration(seconds)*time.Second), op.Yield, func(ctx context.Context) (*backup, error) {
 		b, err := s.store.getBackup(ctx, s.DB, id)
 		if err == nil && b == nil {
 			err = errNoBackup(id)

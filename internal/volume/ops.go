@@ -263,22 +263,13 @@ func (s *Service) actCreate(ctx context.Context, in *api.CreateVolumeIn, d *op.D
 
 // settle waits until a volume moves no more, at most for the given seconds and what the call has left, and gives it as it is then.
 func (s *Service) settle(ctx context.Context, id string, seconds int) (*row, error) {
-	return db.Settled(ctx, s.DB, topic(id), remaining(ctx, seconds), op.Yield, func(ctx context.Context) (*row, error) {
+	return db.Settled(ctx, s.DB, topic(id), op.Remaining(ctx, time.Duration(seconds)*time.Second), op.Yield, func(ctx context.Context) (*row, error) {
 		r, err := s.store.get(ctx, s.DB, id)
 		if err == nil && r == nil {
 			err = errNotFound(id)
 		}
 		return r, err
 	}, func(r *row) bool { return !moving(r.State) })
-}
-
-// remaining is how much of a call's time may go into waiting, leaving some to answer in.
-func remaining(ctx context.Context, seconds int) time.Duration {
-	most := time.Duration(seconds) * time.Second
-	if deadline, ok := ctx.Deadline(); ok {
-		most = min(most, time.Until(deadline)-2*time.Second)
-	}
-	return max(most, 0)
 }
 
 func (s *Service) draftResize(ctx context.Context, in *api.ResizeVolumeIn) (*op.Draft, error) {
@@ -315,11 +306,11 @@ func (s *Service) intentResize(ctx context.Context, tx op.Tx, in *api.ResizeVolu
 }
 
 // growWait is how long a resize waits for the node.
-const growWait = 10
+const growWait = 10 * time.Second
 
 func (s *Service) actResize(ctx context.Context, in *api.ResizeVolumeIn, _ *op.Draft) (*api.VolumeOut, error) {
 	s.nudge(in.VolumeID)
-	r, err := db.Settled(ctx, s.DB, topic(in.VolumeID), remaining(ctx, growWait), op.Yield, func(ctx context.Context) (*row, error) {
+	r, err := db.Settled(ctx, s.DB, topic(in.VolumeID), op.Remaining(ctx, growWait), op.Yield, func(ctx context.Context) (*row, error) {
 		return s.find(ctx, s.DB, in.VolumeID)
 	}, func(r *row) bool { return r.MadeGiB >= r.SizeGiB || gone(r.State) })
 	if err != nil {

@@ -184,7 +184,7 @@ func (store) to(ctx context.Context, q op.Tx, volumeID string) ([]*attachment, e
 }
 
 func (store) attach(ctx context.Context, tx op.Tx, a *attachment) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO sandbox_volumes (sandbox_id, volume_id, path, read_only) VALUES ($1, $2, $3, $4)`, a.SandboxID, a.VolumeID, a.Path, flag(a.ReadOnly))
+	_, err := tx.ExecContext(ctx, `INSERT INTO sandbox_volumes (sandbox_id, volume_id, path, read_only) VALUES ($1, $2, $3, $4)`, a.SandboxID, a.VolumeID, a.Path, db.Flag(a.ReadOnly))
 	if err != nil {
 		return fmt.Errorf("attach volume: %w", err)
 	}
@@ -234,11 +234,4 @@ func affected(res sql.Result, err error) (int64, error) {
 		return 0, err
 	}
 	return res.RowsAffected()
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

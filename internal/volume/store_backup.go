@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/db"
 )
 
 const backupColumns = `id, org_id, workspace_id, volume_id, volume_name, size_gib, state, error, reason, automatic, done_bytes, total_bytes, files, content_bytes,
@@ -50,7 +51,7 @@ func (store) insertBackup(ctx context.Context, tx op.Tx, b *backup) error {
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO volume_backups (`+backupColumns+`)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`,
-		b.ID, b.OrgID, b.WorkspaceID, b.VolumeID, b.VolumeName, b.SizeGiB, b.State, b.Error, b.Reason, flag(b.Automatic), b.DoneBytes, b.TotalBytes, b.Files,
+		b.ID, b.OrgID, b.WorkspaceID, b.VolumeID, b.VolumeName, b.SizeGiB, b.State, b.Error, b.Reason, db.Flag(b.Automatic), b.DoneBytes, b.TotalBytes, b.Files,
 		b.ContentBytes, b.StoredBytes, b.SHA256, b.TakenAt, string(by), b.PrincipalID, b.CreatedAt, b.StateAt)
 	if err != nil {
 		return fmt.Errorf("insert backup: %w", err)

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,6 +49,7 @@ type Store struct {
 	quota  bool
 	shared bool
 	why    string
+	held   atomic.Bool // see SetHeld
 
 	mu    sync.Mutex
 	sizes map[string]measured
@@ -128,10 +130,13 @@ func checkID(id string) error {
 	return nil
 }
 
-// Create makes an empty disk that may hold so many bytes, 0 for any. It fails where the id has one.
+// Create makes an empty disk that may hold so many bytes, 0 for any. It fails where the id has one, and with unix.ENOSPC while disks are held.
 func (s *Store) Create(id string, bytes int64) error {
 	if err := checkID(id); err != nil {
 		return err
+	}
+	if s.Held() {
+		return fmt.Errorf("create disk: %w", unix.ENOSPC)
 	}
 	var err error
 	if s.kind == Plain {
@@ -164,10 +169,19 @@ func (s *Store) Has(id string) bool {
 	return err == nil
 }
 
-// Limit changes how much a disk may hold, 0 for any. Without quotas it does nothing.
+// Limit changes how much a disk may hold, 0 for any; while disks are held, no more than it has. Without quotas it does nothing.
 func (s *Store) Limit(id string, bytes int64) error {
 	if !s.quota {
 		return nil
+	}
+	if s.Held() {
+		n, err := subvolumeUsage(s.tree(id))
+		if err != nil {
+			return fmt.Errorf("hold disk: %w", err)
+		}
+		if n = max(n, 1); bytes <= 0 || n < bytes {
+			bytes = n
+		}
 	}
 	if err := limitSubvolume(s.tree(id), bytes); err != nil {
 		return fmt.Errorf("limit disk: %w", err)

@@ -173,17 +173,22 @@ func TestUsageAndLimit(t *testing.T) {
 			if err := fill("more", 64); err != nil {
 				t.Errorf("after the limit was raised: %v", err)
 			}
-			if err := errors.Join(s.Sync(), s.Hold("a")); err != nil {
+			s.SetHeld(true)
+			if err := errors.Join(s.Sync(), s.Limit("a", 256<<20)); err != nil {
 				t.Fatal(err)
 			}
 			if err := fill("held", 1); !errors.Is(err, unix.EDQUOT) {
 				t.Errorf("held to what it has: %v, want %v", err, unix.EDQUOT)
 			}
 			for range 2 { // one that has no room left is held and let go of all the same
-				if err := s.Hold("a"); err != nil {
-					t.Errorf("Hold: %v", err)
+				if err := s.Limit("a", 0); err != nil {
+					t.Errorf("Limit while held: %v", err)
 				}
 			}
+			if err := s.Create("b", 0); !errors.Is(err, unix.ENOSPC) || s.Has("b") {
+				t.Errorf("a new disk while held: %v, want %v", err, unix.ENOSPC)
+			}
+			s.SetHeld(false)
 			if err := errors.Join(s.Limit("a", 256<<20), fill("again", 1)); err != nil {
 				t.Errorf("let go of: %v", err)
 			}
@@ -196,6 +201,18 @@ func TestRoom(t *testing.T) {
 		free, low, ok := s.Room()
 		if ok != (s.Describe().Kind == Image) || ok && (free <= low || low < leastRoom || low > mostRoom) {
 			t.Errorf("%s: Room = %d, %d, %v", kind, free, low, ok)
+		}
+		for range 2 {
+			if err := s.Reserve(); err != nil {
+				t.Error(err)
+			}
+			now, _, _ := s.Room()
+			if info, err := os.Stat(s.reservePath()); ok && (err != nil || info.Size() != min(low/2, mostReserve) || now > free-info.Size()/2) {
+				t.Errorf("%s: with a reserve of %v there is %d free of %d, %v", kind, info, now, free, err)
+			}
+		}
+		if err := s.Release(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package disk
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -47,11 +50,48 @@ func unwritten() int64 {
 	return 0
 }
 
-// Hold lets a disk have no more than it has, until its next Limit.
-func (s *Store) Hold(id string) error {
-	n, err := subvolumeUsage(s.tree(id))
-	if err != nil {
-		return err
+// SetHeld has no disk hold more than it does, and none be made, until it is set back: each disk's next Limit is what it has. Those that are there keep theirs
+// until then.
+func (s *Store) SetHeld(on bool) { s.held.Store(on) }
+
+// Held says whether disks are held.
+func (s *Store) Held() bool { return s.held.Load() }
+
+// A reserve is room on the host that nobody has: what programs have written before their disks were held still gets into the image, even where others took
+// all the rest at once.
+const mostReserve = 512 << 20
+
+func (s *Store) reservePath() string { return filepath.Join(filepath.Dir(s.dir), "reserve") }
+
+// Reserve takes the reserve where the host has plenty of room. It is kept until Release, also by whoever opens the store next. Where the host's file system
+// cannot set room aside there is none.
+func (s *Store) Reserve() error {
+	free, low, ok := s.Room()
+	if !ok {
+		return nil
 	}
-	return s.Limit(id, max(n, 1))
+	size := min(low/2, mostReserve)
+	if info, err := os.Stat(s.reservePath()); err == nil && info.Size() >= size || free < 2*low+size {
+		return nil
+	}
+	f, err := os.OpenFile(s.reservePath(), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("make reserve: %w", err)
+	}
+	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = nil
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("make reserve: %w", errors.Join(err, s.Release()))
+	}
+	return nil
+}
+
+// Release gives the reserve back to the host.
+func (s *Store) Release() error {
+	if err := os.Remove(s.reservePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("release reserve: %w", err)
+	}
+	return nil
 }

@@ -174,7 +174,8 @@ type Driver interface {
 	Capabilities() Capabilities
 
 	// Create makes the sandbox's disk from its image and boots it. It returns once the kernel runs; the guest may need a moment
-	// more. A repeated Create of a running sandbox with the same or a newer generation gives its status. On failure nothing is left.
+	// more. A repeated Create of a running sandbox with the same or a newer generation gives its status. On failure nothing is left. Where the node has no room
+	// for new disks it is errs.NoCapacity with reason "disk_full".
 	Create(ctx context.Context, spec Spec) (Status, error)
 	// Start boots a stopped sandbox on the disk that it kept, which is of the spec's image. Of a running one it gives the status.
 	Start(ctx context.Context, spec Spec) (Status, error)

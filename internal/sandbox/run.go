@@ -178,7 +178,8 @@ func (s *Service) keepTime(ctx context.Context) error {
 	if s.short(ctx) {
 		frozen = now
 	}
-	rows, err := s.store.due(ctx, s.DB, db.Micros(now), db.Micros(frozen), db.Micros(now.Add(-failedFor)), db.Micros(now.Add(-s.KeepDeleted)))
+	rows, err := s.store.due(ctx, s.DB, db.Micros(now), db.Micros(frozen), db.Micros(now.Add(-failedFor)), db.Micros(now.Add(-s.KeepDeleted)),
+		db.Micros(now.Add(-settleAfter)))
 	if err != nil {
 		return err
 	}
@@ -211,6 +212,9 @@ func (s *Service) expire(ctx context.Context, r *row, now time.Time) error {
 		return s.purge(ctx, r.ID)
 	case r.State == api.StateRunning && expired && r.OnExpiry != "delete":
 		to = s.lieDown(r, r.OnExpiry, pausedAtEnd)
+	case r.State == api.StateRunning && !expired && r.Unsettled:
+		s.nudge(r.ID) // whatever is next waits for that
+		return nil
 	case r.State == api.StateRunning && !expired:
 		if s.active(ctx, r, now) {
 			return nil

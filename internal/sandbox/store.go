@@ -292,14 +292,15 @@ func (s store) living(ctx context.Context, q op.Tx) ([]*row, error) {
 
 // due gives sandboxes that a rule of time concerns at now: expiry, idling, the end of a retention, a timer inside, frozen for longer than a moment, failed
 // or deleted for long enough.
-func (s store) due(ctx context.Context, q op.Tx, now, frozenBefore, failedBefore, deletedBefore int64) ([]*row, error) {
+func (s store) due(ctx context.Context, q op.Tx, now, frozenBefore, failedBefore, deletedBefore, wokenBefore int64) ([]*row, error) {
 	return collect(q.QueryContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE
 		(state = 'running' AND op_id = '' AND ((expires_at > 0 AND expires_at <= $1) OR (idle_seconds > 0 AND persist = 0 AND active_at + idle_seconds * 1000000 <= $1)))
 		OR (state IN ('stopped', 'paused') AND on_expiry = 'delete' AND expires_at > 0 AND expires_at <= $1)
 		OR (state IN ('stopped', 'paused') AND retention_seconds > 0 AND state_at + retention_seconds * 1000000 <= $1)
 		OR (state = 'paused' AND wake_on_timers = 1 AND pause_reason = 'idle' AND timer_at > 0 AND timer_at <= $1)
 		OR (state = 'paused' AND depth = 'frozen' AND state_at <= $2)
-		OR (state = 'failed' AND state_at <= $3) OR (state = 'deleted' AND state_at <= $4) LIMIT 200`, now, frozenBefore, failedBefore, deletedBefore))
+		OR (state = 'running' AND unsettled = 1 AND state_at <= $5)
+		OR (state = 'failed' AND state_at <= $3) OR (state = 'deleted' AND state_at <= $4) LIMIT 200`, now, frozenBefore, failedBefore, deletedBefore, wokenBefore))
 }
 
 // touch records that a sandbox was in use.

@@ -156,7 +156,7 @@ func (s *Service) wakeUp(ctx context.Context, r *row) error {
 // settleAfter is how long after a wake the node still keeps what it would be undone with: letting go of much memory takes the cores from the first commands.
 const settleAfter = 2 * time.Second
 
-// justWoken reports whether a wake is not to be settled yet. The next look at all sandboxes asks again.
+// justWoken reports whether a wake is not to be settled yet. keepTime asks again.
 func (s *Service) justWoken(r *row) bool { return s.Now().Sub(db.Time(r.StateAt)) < settleAfter }
 
 // sleepOn takes a sandbox back to paused that could not be woken. What it was is kept.

@@ -77,6 +77,9 @@ func (s *Store) move(ctx context.Context, org string, packs []sparsePack) (int, 
 		to[p.id] = slots
 	}
 	pack := made.Take()
+	if len(pack) == 0 {
+		return n, errNotMoved // another collector has moved all of them meanwhile
+	}
 	entries, err := chunk.PackEntries(pack)
 	if err != nil {
 		return n, err

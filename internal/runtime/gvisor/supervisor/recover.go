@@ -38,7 +38,8 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	if err := errors.Join(s.sweep(), s.sweepPrograms()); err != nil {
 		s.log.Error("what belongs to no sandbox is not all removed", "error", err)
 	}
-	if _, _, held := s.disks.Room(); held { // they may be, since before
+	if _, _, ok := s.disks.Room(); ok { // they may be held since before
+		s.checkRoom()
 		if err := s.limitDisks(); err != nil {
 			s.log.Error("limits of disks not set", "error", err)
 		}

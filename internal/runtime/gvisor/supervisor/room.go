@@ -8,8 +8,11 @@ import (
 	"github.com/berthrun/berth/internal/id"
 )
 
-// roomEvery is how often it is looked whether the host has room for the image of disks.
-const roomEvery = time.Second
+// How often it is looked whether the host has room for the image of disks, and how often disks that are held are held anew: they may have less, or be new.
+const (
+	roomEvery = 200 * time.Millisecond
+	holdEvery = time.Second
+)
 
 // keepRoom holds all disks to what they have while the host has next to no room for the image that they are in: inside, what would be more is "quota exceeded".
 // Without room the image's file system would fail, and with it every sandbox of the node. It ends with this process's part.
@@ -19,8 +22,16 @@ func (s *Supervisor) keepRoom() {
 	}
 	tick := time.NewTicker(roomEvery)
 	defer tick.Stop()
-	for held := false; ; {
-		held = s.checkRoom(held)
+	for n := time.Duration(0); ; n++ {
+		now := n%(holdEvery/roomEvery) == 0
+		if now || !s.disks.Held() {
+			s.checkRoom()
+		}
+		if now && !s.disks.Held() {
+			if err := s.disks.Reserve(); err != nil {
+				s.log.Debug("no room is set aside on the host", "error", err)
+			}
+		}
 		select {
 		case <-tick.C:
 		case <-s.ended:
@@ -29,40 +40,29 @@ func (s *Supervisor) keepRoom() {
 	}
 }
 
-// checkRoom holds the disks, or lets go of them once there is plenty again, and says whether they are held.
-func (s *Supervisor) checkRoom(held bool) bool {
+// checkRoom holds the disks, or lets go of them once there is plenty again.
+func (s *Supervisor) checkRoom() {
 	free, low, ok := s.disks.Room()
+	held := s.disks.Held()
 	switch {
-	case !ok:
-		return held
-	case free < low:
+	case ok && free < low:
+		s.disks.SetHeld(true)
+		err := s.limitDisks()
 		if !held {
+			// What was written until now needs room yet.
+			err = errors.Join(err, s.disks.Release())
 			s.log.Error("the host's disk is nearly full: no sandbox or volume may hold more than it does", "free", free, "low", low)
 		}
-		s.held.Store(true)
-		if err := s.holdDisks(); err != nil {
+		if err != nil {
 			s.log.Error("disks not held", "error", err)
 		}
-		return true
-	case held && free > 2*low:
+	case ok && held && free > 2*low:
 		s.log.Info("the host's disk has room again", "free", free)
-		s.held.Store(false)
+		s.disks.SetHeld(false)
 		if err := s.limitDisks(); err != nil {
 			s.log.Error("limits of disks not set", "error", err)
 		}
-		return false
 	}
-	return held
-}
-
-func (s *Supervisor) holdDisks() error {
-	disks, failed := s.disks.List()
-	for _, d := range disks {
-		if err := s.disks.Hold(d); err != nil && s.disks.Has(d) { // else it was removed meanwhile
-			failed = errors.Join(failed, err)
-		}
-	}
-	return failed
 }
 
 // limitDisks gives every disk its own limit.
@@ -123,7 +123,7 @@ func (s *Supervisor) limitFreed(disk string, limit func() int64) {
 			case <-s.ended:
 				return
 			}
-			if s.held.Load() {
+			if s.disks.Held() {
 				return // all limits are set again once there is room
 			}
 			n, err := s.disks.Usage(disk)

@@ -66,7 +66,6 @@ type Supervisor struct {
 	direct atomic.Bool  // pages are written past the page cache
 
 	ended  chan struct{} // closed when this process's part ends
-	held   atomic.Bool   // the disks are held to what they have: the host has no room
 	ending sync.Once
 
 	work sync.WaitGroup // operations and watches of deaths

@@ -130,13 +130,13 @@ func checkID(id string) error {
 	return nil
 }
 
-// Create makes an empty disk that may hold so many bytes, 0 for any. It fails where the id has one, and with unix.ENOSPC while disks are held.
+// Create makes an empty disk that may hold so many bytes, 0 for any. It fails where the id has one, and as Fits where there is no room.
 func (s *Store) Create(id string, bytes int64) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
-	if s.Held() {
-		return fmt.Errorf("create disk: %w", unix.ENOSPC)
+	if err := s.Fits(0); err != nil {
+		return fmt.Errorf("create disk: %w", err)
 	}
 	var err error
 	if s.kind == Plain {

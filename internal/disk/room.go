@@ -57,6 +57,15 @@ func (s *Store) SetHeld(on bool) { s.held.Store(on) }
 // Held says whether disks are held.
 func (s *Store) Held() bool { return s.held.Load() }
 
+// Fits is unix.ENOSPC where so many bytes more would have disks be held, or they are: of this process or, where the host has no room, of any.
+func (s *Store) Fits(bytes int64) error {
+	free, low, ok := s.Room()
+	if s.Held() || ok && free-bytes < low {
+		return unix.ENOSPC
+	}
+	return nil
+}
+
 // A reserve is room on the host that nobody has: what programs have written before their disks were held still gets into the image, even where others took
 // all the rest at once.
 const mostReserve = 512 << 20

@@ -113,7 +113,7 @@ func (t *trees) loadDisk(ctx context.Context, name string, v chunk.Vault, root *
 		return nil
 	}
 	temp := name + partial
-	if err := errors.Join(disks.Remove(temp), disks.Create(temp, 0)); err != nil {
+	if err := newDisk(disks, temp, root.Bytes); err != nil {
 		return err
 	}
 	err = chunk.Load(ctx, v, root, chunk.Target{Dir: disks.Folder(temp)})

@@ -70,14 +70,23 @@ func (t *trees) loadVolume(ctx context.Context, volume string, v chunk.Vault, ro
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	err = errors.Join(disks.Remove(temp), disks.Create(temp, 0))
-	if err == nil {
-		err = t.fillVolume(ctx, disks, name, temp, v, root)
+	if err := newDisk(disks, temp, root.Bytes); err != nil {
+		return err
 	}
+	err = t.fillVolume(ctx, disks, name, temp, v, root)
 	if err != nil {
 		return errors.Join(noRoom(err), disks.Remove(temp))
 	}
 	return nil
+}
+
+// newDisk makes the disk that so many bytes are to be brought to, in the place of what an earlier one left.
+func newDisk(disks *disk.Store, name string, bytes int64) error {
+	err := errors.Join(disks.Remove(name), disks.Fits(bytes))
+	if err == nil {
+		err = disks.Create(name, 0)
+	}
+	return noRoom(err)
 }
 
 // fillVolume loads a tree into a new disk, and gives it its name.

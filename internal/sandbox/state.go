@@ -181,6 +181,10 @@ func errNoBoot(r *row) error {
 	if e := errNoMemory(r); e != nil {
 		return e
 	}
+	if r.State == api.StateFailed && r.StopReason == diskFull {
+		return errs.E(errs.NoCapacity, "the sandbox was not made: %s", r.Error).Because(diskFull).With("sandboxId", r.ID).After(10 * time.Second).
+			Suggest("Delete snapshots, volumes or sandboxes that are not needed, or have the operator add room; then try again with a new idempotencyKey.")
+	}
 	return errs.E(errs.Upstream, "the sandbox did not boot: %s", r.Error).Because("boot_failed").
 		Suggest("Read the sandbox for details; try again with a new idempotencyKey, or create another.").With("sandboxId", r.ID)
 }

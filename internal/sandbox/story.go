@@ -56,6 +56,7 @@ func (s *Service) Story(ctx context.Context, id string) ([]api.LogLine, *guest.C
 // reasons say in words why a sandbox stopped.
 var reasons = map[string]string{
 	"requested": "it was asked to", "idle": "it was idle", "expired": "its time was over", bootFailed: "it did not boot",
+	diskFull:                  "its node had no room for it",
 	runtime.ReasonOutOfMemory: "its memory was used up", runtime.ReasonExited: "the program inside ended", runtime.ReasonKilled: "something on its node ended it",
 	runtime.ReasonHostRestart: "its node was started anew",
 }
@@ -142,7 +143,7 @@ func origin(r *row) string {
 // levelOf is how bad a reason to stop is.
 func levelOf(reason string) string {
 	switch reason {
-	case runtime.ReasonOutOfMemory, runtime.ReasonKilled, bootFailed:
+	case runtime.ReasonOutOfMemory, runtime.ReasonKilled, bootFailed, diskFull:
 		return api.LevelError
 	case runtime.ReasonExited, runtime.ReasonHostRestart:
 		return api.LevelWarn

@@ -144,6 +144,9 @@ func hostname(r *row) string {
 // bootFailed is why a sandbox is stopped that did not boot.
 const bootFailed = "boot_failed"
 
+// diskFull is why a sandbox failed for which its node had no room.
+const diskFull = "disk_full"
+
 // boot brings a creating or starting sandbox to its guest's first answer, or to failed or stopped when that does not succeed in time. A boot that the node
 // itself gives up is not tried again: one that was cut off, or has to wait for the node, is HOST_UNAVAILABLE.
 func (s *Service) boot(ctx context.Context, r *row) error {
@@ -178,7 +181,7 @@ func (s *Service) boot(ctx context.Context, r *row) error {
 	r.Error = errs.From(err).Message
 	s.dropGuest(r.ID)
 	if r.State == api.StateCreating {
-		if reason := reasonOf(err); runtime.MemoryUnusable(reason) {
+		if reason := reasonOf(err); runtime.MemoryUnusable(reason) || reason == diskFull {
 			r.StopReason = reason
 		}
 		if derr := s.Driver.Delete(ctx, r.ID, r.Generation); derr != nil {

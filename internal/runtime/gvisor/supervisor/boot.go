@@ -129,8 +129,8 @@ func (s *Supervisor) make(ctx context.Context, sb *sandbox, spec runtime.Spec, b
 			return runtime.Status{}, errs.E(errs.AlreadyExists, "sandbox %s exists and is stopped", sb.id).Because("stopped").Suggest("Start it.")
 		}
 	}
-	if s.disks.Held() {
-		return runtime.Status{}, errs.E(errs.NoCapacity, "the node's disk is full").Because("disk_full").Suggest("Remove snapshots or sandboxes, or have the operator add room.")
+	if err := s.disks.Fits(0); err != nil {
+		return runtime.Status{}, errs.Wrap(errs.NoCapacity, err, "the node's disk is full").Because("disk_full").Suggest("Remove snapshots or sandboxes, or have the operator add room.")
 	}
 	if err := s.takeTurnToBoot(ctx); err != nil {
 		return runtime.Status{}, err

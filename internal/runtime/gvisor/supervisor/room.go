@@ -8,9 +8,11 @@ import (
 	"github.com/berthrun/berth/internal/id"
 )
 
-// How often it is looked whether the host has room for the image of disks, and how often disks that are held are held anew: they may have less, or be new.
+// How often it is looked whether the host has room for the image of disks: more often where there is little; and how often disks that are held are held anew, as
+// they may have less by then, or be new.
 const (
 	roomEvery = 200 * time.Millisecond
+	roomSoon  = 20 * time.Millisecond
 	holdEvery = time.Second
 )
 
@@ -20,32 +22,27 @@ func (s *Supervisor) keepRoom() {
 	if _, _, ok := s.disks.Room(); !ok {
 		return
 	}
-	tick := time.NewTicker(roomEvery)
-	defer tick.Stop()
-	for n := time.Duration(0); ; n++ {
-		now := n%(holdEvery/roomEvery) == 0
-		if now || !s.disks.Held() {
-			s.checkRoom()
-		}
-		if now && !s.disks.Held() {
+	for {
+		next := s.checkRoom()
+		if !s.disks.Held() {
 			if err := s.disks.Reserve(); err != nil {
 				s.log.Debug("no room is set aside on the host", "error", err)
 			}
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(next):
 		case <-s.ended:
 			return
 		}
 	}
 }
 
-// checkRoom holds the disks, or lets go of them once there is plenty again.
-func (s *Supervisor) checkRoom() {
+// checkRoom holds the disks, or lets go of them once there is plenty again, and says when to look next.
+func (s *Supervisor) checkRoom() time.Duration {
 	free, low, ok := s.disks.Room()
 	held := s.disks.Held()
 	switch {
-	case ok && free < low:
+	case ok && free < low || held && free <= 2*low:
 		s.disks.SetHeld(true)
 		err := s.limitDisks()
 		if !held {
@@ -56,13 +53,17 @@ func (s *Supervisor) checkRoom() {
 		if err != nil {
 			s.log.Error("disks not held", "error", err)
 		}
-	case ok && held && free > 2*low:
+		return holdEvery
+	case held:
 		s.log.Info("the host's disk has room again", "free", free)
 		s.disks.SetHeld(false)
 		if err := s.limitDisks(); err != nil {
 			s.log.Error("limits of disks not set", "error", err)
 		}
+	case free < 8*low:
+		return roomSoon
 	}
+	return roomEvery
 }
 
 // limitDisks gives every disk its own limit.

@@ -20,6 +20,7 @@ const chaosRounds = 20
 // TestKilledAtAnyMoment kills the server or berth-runtime at random points of calls. What was acknowledged is there, a repeated call has one effect, nothing is
 // left over, and a process that was started before goes on all the while.
 func TestKilledAtAnyMoment(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	if testing.Short() {
 		t.Skip("it takes minutes")
 	}

@@ -13,6 +13,7 @@ import (
 // TestDebianPackage builds the package of the program under test. It has what it should, lintian finds no fault with it, and it is installed, configured,
 // removed and purged in a Debian of its own; then under a systemd of its own, where it serves.
 func TestDebianPackage(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal("dpkg-deb is not installed")

@@ -240,6 +240,7 @@ func TestBootOutlastsNode(t *testing.T) {
 
 // The same with a real one whose kernel is stopped, and with what a tenant can do to pid 1 from within.
 func TestHardSilentGuest(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	watchCanary(t, r, 30*time.Second)
 	t.Run("from within", func(t *testing.T) {

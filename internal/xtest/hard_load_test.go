@@ -175,6 +175,7 @@ func TestHardDisk(t *testing.T) {
 
 // TestHardClients has clients that send slowly, do not read, or go away. They are bounded in time and cost little; everybody else is served.
 func TestHardClients(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	watchCanary(t, r, 30*time.Second)
 	id := Sandbox(t, r.Client, api.CreateSandboxIn{Resources: &api.ResourcesIn{MemoryMiB: 256}})

@@ -39,8 +39,8 @@ func minted(t *testing.T) string {
 // Symptoms 1 to 5 and 7. A pause that nobody asked for keeps what one that was asked for keeps, each time; what is valid from now on is valid inside after each wake, and a command
 // that somebody is following goes on.
 func TestSleepsOfItsOwn(t *testing.T) {
-	t.Setenv("BERTH_SANDBOXES_FROZEN_SECONDS", "0") // to disk at once
-	r := StartReal(t)
+	t.Parallel() // it waits more than it works
+	r := StartReal(t, "--sandboxes-frozen-seconds", "0") // to disk at once
 	id := Sandbox(t, r.Client, api.CreateSandboxIn{Resources: &api.ResourcesIn{MemoryMiB: 512}, IdlePauseSeconds: new(60)})
 	writes := `exec 3>>log; i=0; while read line; do i=$((i+1)); echo $i >&3; echo "$line $i" > last; echo "got $line"; done`
 	p := Must(t, r.Client, api.StartProcess, api.StartProcessIn{SandboxIn: in(id), CommandIn: api.CommandIn{Command: writes}, OpenStdin: true}).Process.ID
@@ -72,6 +72,7 @@ func TestSleepsOfItsOwn(t *testing.T) {
 // Servers, and now and then runtimes, that are killed at any moment of a pause, a wake, a fork and a snapshot: repeated with its key the call is carried out
 // once, and what ran before runs.
 func TestKilledServers(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	r := StartReal(t)
 	id := Sandbox(t, r.Client, api.CreateSandboxIn{Resources: &api.ResourcesIn{MemoryMiB: 512}})
 	Exec(t, r.Client, id, "echo kept > file")

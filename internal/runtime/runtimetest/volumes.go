@@ -335,8 +335,15 @@ func (s *suite) volumeSize(t *testing.T) {
 	if said, err := g.read("/tmp/said"); err != nil || said != "1280 MiB" {
 		t.Errorf("1,280 MiB in 2 GiB: %q, %v", said, err)
 	}
-	if all, err := s.Driver.Volumes(s.ctx(t)); err != nil || len(all) != 1 || all[0].SizeGiB != 2 || all[0].UsedBytes < 256<<20 || all[0].UsedBytes > 2<<30 {
-		t.Errorf("Volumes = %+v, %v; want 2 GiB, of which much is used", all, err)
+	// What was written is counted once it is on the disk, which takes up to half a minute.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		all, err := s.Driver.Volumes(s.ctx(t))
+		if err == nil && len(all) == 1 && all[0].SizeGiB == 2 && all[0].UsedBytes >= 256<<20 && all[0].UsedBytes <= 2<<30 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Volumes = %+v, %v; want 2 GiB, of which much is used", all, err)
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ func minted(t *testing.T) string {
 // Symptoms 1 to 5 and 7. A pause that nobody asked for keeps what one that was asked for keeps, each time; what is valid from now on is valid inside after each wake, and a command
 // that somebody is following goes on.
 func TestSleepsOfItsOwn(t *testing.T) {
-	t.Parallel() // it waits more than it works
+	t.Parallel()                                         // it waits more than it works
 	r := StartReal(t, "--sandboxes-frozen-seconds", "0") // to disk at once
 	id := Sandbox(t, r.Client, api.CreateSandboxIn{Resources: &api.ResourcesIn{MemoryMiB: 512}, IdlePauseSeconds: new(60)})
 	writes := `exec 3>>log; i=0; while read line; do i=$((i+1)); echo $i >&3; echo "$line $i" > last; echo "got $line"; done`

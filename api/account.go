@@ -77,6 +77,7 @@ type Key struct {
 	Name      string       `json:"name"`
 	Last4     string       `json:"last4" doc:"The last characters of the key."`
 	Scopes    []string     `json:"scopes"`
+	Confirm   []string     `json:"confirm,omitempty" doc:"Of its writes, those that a person is to approve first."`
 	CreatedAt time.Time    `json:"createdAt"`
 	ExpiresAt *time.Time   `json:"expiresAt,omitempty"`
 	RevokedAt *time.Time   `json:"revokedAt,omitempty"`
@@ -90,6 +91,7 @@ type CreateKeyIn struct {
 	op.WriteIn
 	Name       string   `json:"name" minlen:"1" maxlen:"100"`
 	Scopes     []string `json:"scopes,omitempty" maxitems:"64" pattern:"^(read|write|admin|[a-z]+:([a-zA-Z]+|\\*)(:([a-zA-Z]+|\\*))?)$" doc:"read, write, admin or action patterns such as compute:sandboxes:*. Never more than the caller has. Default: read and write."`
+	Confirm    []string `json:"confirm,omitempty" maxitems:"64" pattern:"^(read|write|admin|[a-z]+:([a-zA-Z]+|\\*)(:([a-zA-Z]+|\\*))?)$" doc:"Writes that a person is to approve first, by the same patterns: write holds back all. Those of the caller are added."`
 	TTLSeconds int      `json:"ttlSeconds,omitempty" min:"60" max:"315360000" doc:"When it expires; never by default."`
 }
 

@@ -15,6 +15,7 @@ func All() []op.Info {
 		ReadFile.Info(), WriteFile.Info(), EditFile.Info(), ListFiles.Info(), StatFile.Info(), MakeDirectory.Info(), MoveFile.Info(), RemoveFile.Info(),
 		ListImages.Info(), GetImage.Info(), PullImage.Info(), PushImage.Info(), TagImage.Info(), DeleteImage.Info(), SetRegistry.Info(), ListRegistries.Info(), DeleteRegistry.Info(),
 		ListVolumes.Info(), GetVolume.Info(), CreateVolume.Info(), ResizeVolume.Info(), AttachVolume.Info(), DetachVolume.Info(), DeleteVolume.Info(),
+		GetConfirmation.Info(), ListConfirmations.Info(), ApproveConfirmation.Info(), RejectConfirmation.Info(),
 		CreateBackup.Info(), ListBackups.Info(), GetBackup.Info(), DeleteBackup.Info(), SetBackupPolicy.Info(),
 		ListTemplates.Info(), GetTemplate.Info(), BuildTemplate.Info(), UpdateTemplate.Info(), SetTemplateVolumes.Info(), DeleteTemplate.Info(),
 		GetBuild.Info(), BuildLogs.Info(), ListBuilds.Info(), CancelBuild.Info(),

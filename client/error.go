@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,4 +101,26 @@ func codeOfStatus(status int) string {
 		return string(errs.Timeout)
 	}
 	return string(errs.Upstream)
+}
+
+// held is the error of a result that says that a person is to approve the call first: it holds nothing of what was asked for.
+func held(out json.RawMessage) error {
+	if !bytes.Contains(out, []byte(`"confirmation-required"`)) {
+		return nil
+	}
+	var said struct{ Status, Message string }
+	details := map[string]any{}
+	if json.Unmarshal(out, &said) != nil || said.Status != "confirmation-required" || json.Unmarshal(out, &details) != nil {
+		return nil
+	}
+	kept := map[string]any{}
+	for _, name := range []string{"status", "confirmationId", "idempotencyKey", "expiresAt", "reasons"} {
+		if v, ok := details[name]; ok {
+			kept[name] = v
+		}
+	}
+	return &Error{
+		Code: string(errs.ConfirmationRequired), Message: said.Message, Reason: "held", Status: http.StatusAccepted, Details: kept,
+		Suggestion: "Once it is approved, repeat the call with the same idempotencyKey and input.",
+	}
 }

@@ -19,6 +19,8 @@ type Draft struct {
 	Process  string           // the id of a process that the call will start, kept for a replay
 	Once     string           // set by the path of a call after Draft: an id of this one effect, the same at every repetition with the same key
 	Data     any              // the service's own, between its steps
+
+	Confirmed bool // a person approved exactly this; only the path of a call sets it
 }
 
 // Resource is what a call acts on. A collection has no ID; what is about to be made has the ID that it will get.
@@ -37,6 +39,8 @@ type Resource struct {
 type Decision struct {
 	Allowed bool
 	Message string // of a refusal, for the caller
+
+	Confirm []string // why a person is to approve first; Allowed is false then
 }
 
 // CreatedBy says who made a resource and through what.

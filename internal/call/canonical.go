@@ -12,29 +12,38 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// inputSHA256 tells inputs apart: the SHA-256 of the canonical JSON (RFC 8785) without what does not change the effect.
+// inputSHA256 tells inputs apart: the SHA-256 of the canonical input.
 func inputSHA256(raw []byte) (string, error) {
+	canonical, err := canonicalInput(raw)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(canonical)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// canonicalInput is an input as canonical JSON (RFC 8785), without what does not change the effect.
+func canonicalInput(raw []byte) ([]byte, error) {
 	members := map[string]json.RawMessage{}
 	if len(bytes.TrimSpace(raw)) > 0 {
 		if err := json.Unmarshal(raw, &members); err != nil {
-			return "", errs.Wrap(errs.InvalidInput, err, "the input is not a JSON object")
+			return nil, errs.Wrap(errs.InvalidInput, err, "the input is not a JSON object")
 		}
 	}
 	delete(members, "idempotencyKey")
 	delete(members, "waitSeconds")
 	if err := exact(members); err != nil {
-		return "", err
+		return nil, err
 	}
 	b, err := json.Marshal(members)
 	if err != nil {
-		return "", errs.Wrap(errs.InvalidInput, err, "the input is not valid JSON")
+		return nil, errs.Wrap(errs.InvalidInput, err, "the input is not valid JSON")
 	}
 	canonical, err := jcs.Transform(b)
 	if err != nil {
-		return "", errs.Wrap(errs.InvalidInput, err, "the input has no canonical form").Suggest("Send text that is valid Unicode.")
+		return nil, errs.Wrap(errs.InvalidInput, err, "the input has no canonical form").Suggest("Send text that is valid Unicode.")
 	}
-	sum := sha256.Sum256(canonical)
-	return hex.EncodeToString(sum[:]), nil
+	return canonical, nil
 }
 
 // exact refuses whole numbers that the canonical form would round, so that different inputs never become one.

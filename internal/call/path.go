@@ -31,8 +31,10 @@ type Config struct {
 	Authorizer Authorizer
 	Limiter    Limiter
 	Auditor    Auditor
+	Confirmer  Confirmer            // nil: what a person is to approve first is refused
 	Observer   Observer             // nil: nobody
 	InFlight   int                  // calls of one caller at the same time, of those that count; 0: 4
+	Patience   time.Duration        // how long a call waits for a person, at most; 0: 25 seconds
 	Streams    int                  // of one caller that are open at the same time; 0: 64
 	Now        func() time.Time     // nil: time.Now
 	NewID      func(id.Kind) string // nil: id.New
@@ -60,6 +62,9 @@ var errCrashed = errors.New("stopped by a test")
 func New(cfg Config) *Path {
 	if cfg.InFlight == 0 {
 		cfg.InFlight = defaultInFlight
+	}
+	if cfg.Patience == 0 {
+		cfg.Patience = defaultPatience
 	}
 	if cfg.Streams == 0 {
 		cfg.Streams = defaultStreams
@@ -129,6 +134,8 @@ type one struct {
 	raw    json.RawMessage
 	in     any
 	draft  *op.Draft
+	why    []string // a person is to approve it
+	stream bool
 	begun  time.Time
 	until  time.Time // its deadline
 }
@@ -219,6 +226,9 @@ func (p *Path) prepare(ctx context.Context, c *one) (err error) {
 		decision, err := p.cfg.Authorizer.Authorize(ctx, c.caller, c.op, c.draft)
 		if err != nil {
 			return err
+		}
+		if c.why = decision.Confirm; len(c.why) > 0 && !decision.Allowed && p.waits(c) {
+			return nil
 		}
 		if !decision.Allowed {
 			return errs.E(errs.Forbidden, "%s", decision.Message).Because("not_allowed").

@@ -21,6 +21,7 @@ const (
 
 // The states of a row.
 const (
+	stateHeld    = "held"    // a person is to approve it
 	statePending = "pending" // under its lease it is being worked on; without one the same key goes on
 	stateDone    = "done"
 )
@@ -35,6 +36,7 @@ type row struct {
 	once        string
 	resourceID  string
 	processID   string
+	confirmed   string         // the id of the confirmation that it waits for, or was approved with
 	result      sql.NullString // JSON; a done row without result and error had one that was too large to keep
 	err         sql.NullString // JSON of keptError
 	leaseUntil  time.Time
@@ -62,7 +64,7 @@ func (s rows) insert(ctx context.Context, tx op.Tx, n name, r row, owner string,
 			process_id = excluded.process_id, confirmation_id = '', result = NULL, error = NULL, lease_owner = excluded.lease_owner,
 			lease_until = excluded.lease_until, created_at = excluded.created_at, expires_at = excluded.expires_at
 		WHERE idempotency.expires_at <= excluded.created_at`,
-		n.org, n.principal, n.operation, n.key, r.inputSHA256, statePending, r.once, r.resourceID, r.processID,
+		n.org, n.principal, n.operation, n.key, r.inputSHA256, r.state, r.once, r.resourceID, r.processID,
 		owner, db.Micros(now.Add(s.lease)), db.Micros(now), db.Micros(now.Add(keptFor)))
 	if err != nil {
 		return false, fmt.Errorf("record retry key: %w", err)
@@ -76,9 +78,9 @@ func (s rows) get(ctx context.Context, q db.Querier, n name) (*row, error) {
 	var r row
 	var lease int64
 	err := q.QueryRowContext(ctx, `
-		SELECT input_sha256, state, once, resource_id, process_id, result, error, lease_until FROM idempotency
+		SELECT input_sha256, state, once, resource_id, process_id, confirmation_id, result, error, lease_until FROM idempotency
 		WHERE org_id = $1 AND principal_id = $2 AND operation = $3 AND idem_key = $4`,
-		n.org, n.principal, n.operation, n.key).Scan(&r.inputSHA256, &r.state, &r.once, &r.resourceID, &r.processID, &r.result, &r.err, &lease)
+		n.org, n.principal, n.operation, n.key).Scan(&r.inputSHA256, &r.state, &r.once, &r.resourceID, &r.processID, &r.confirmed, &r.result, &r.err, &lease)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}

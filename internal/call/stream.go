@@ -29,7 +29,7 @@ func (p *Path) Stream(ctx context.Context, o *op.StreamOperation, raw json.RawMe
 	if who.RequestID == "" {
 		who.RequestID = p.cfg.NewID(id.Request)
 	}
-	c := &one{op: &o.Operation, caller: &who, raw: raw, begun: p.cfg.Now()}
+	c := &one{op: &o.Operation, caller: &who, raw: raw, begun: p.cfg.Now(), stream: true}
 	p.cfg.Observer.Begun(o.Name, who.Face)
 	err := p.stream(caller.With(ctx, &who), o, c, s)
 	p.ended(c, nil, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/audit"
+	"github.com/berthrun/berth/internal/confirmation"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
@@ -32,6 +33,8 @@ type effect struct {
 	owner    string // of the lease
 	again    bool   // it had its end before, which was too large to keep
 	audit    string // the row that End completes
+
+	confirmation confirmation.Confirmation // that it waits for
 }
 
 func (p *Path) write(ctx context.Context, c *one) (*Result, error) {
@@ -39,7 +42,7 @@ func (p *Path) write(ctx context.Context, c *one) (*Result, error) {
 	if keyed, ok := c.in.(op.Keyed); ok {
 		e.key = keyed.RetryKey()
 	}
-	e.recorded = e.key != "" || c.op.Hints.Has(op.Creates)
+	e.recorded = e.key != "" || c.op.Hints.Has(op.Creates) || len(c.why) > 0
 	if e.key == "" {
 		e.key = p.cfg.NewID(kindKey)
 	}
@@ -65,6 +68,11 @@ func (p *Path) write(ctx context.Context, c *one) (*Result, error) {
 			return p.act(ctx, e)
 		case e.row.kept():
 			return p.replay(e)
+		case e.row.state == stateHeld:
+			if !p.decided(ctx, e) {
+				return p.heldBack(e)
+			}
+			continue
 		}
 		if err := p.join(ctx, e); err != nil {
 			return nil, p.refuse(c, err)
@@ -84,11 +92,18 @@ func (p *Path) claim(ctx context.Context, e *effect, sum string) (mine bool, err
 		fresh := row{
 			inputSHA256: sum, state: statePending, once: p.cfg.NewID(kindOnce), resourceID: drafted.Resource.ID, processID: drafted.Process,
 		}
+		if len(e.why) > 0 {
+			fresh.state = stateHeld
+		}
 		if mine, err = p.rows.insert(ctx, tx, e.name, fresh, e.owner, now); err != nil {
 			return err
 		}
 		if mine {
 			e.row = &fresh
+			if fresh.state == stateHeld {
+				mine = false
+				return p.ask(ctx, tx, e)
+			}
 			begun := drafted
 			begun.Once = fresh.once
 			return p.intend(ctx, tx, e, begun)
@@ -105,6 +120,11 @@ func (p *Path) claim(ctx context.Context, e *effect, sum string) (mine bool, err
 		}
 		if e.row.kept() {
 			return nil
+		}
+		if e.row.state == stateHeld {
+			*e.draft = drafted
+			mine, err = p.release(ctx, tx, e, now)
+			return err
 		}
 		if mine, err = p.rows.takeOver(ctx, tx, e.name, e.owner, now); err != nil || !mine {
 			return err

@@ -26,6 +26,7 @@ type Caller struct {
 	AppID       string
 	KeyID       string
 	Scopes      []string // action patterns and the named sets read, write, admin
+	Confirm     []string // patterns as of scopes: of its writes, those that a person is to approve first
 	ReadOnly    bool     // through a read-only endpoint: nothing changes and nothing wakes
 	Face        Face
 	Client      string // what the caller's program calls itself; untrusted

@@ -26,10 +26,15 @@ func (c *command) confirm(args []string) error {
 	if !c.asks() || c.yes {
 		return nil
 	}
+	return c.ask(c.info.Title + " " + plain(strings.Join(args, " ")))
+}
+
+// ask asks a question that is to be answered with yes.
+func (c *command) ask(question string) error {
 	if !isTerminal(c.stdin) {
 		return usagef("%s: nobody can be asked here; say --yes", strings.ToLower(c.info.Title[:1])+c.info.Title[1:])
 	}
-	fmt.Fprintf(c.stderr, "%s %s? [y/N] ", c.info.Title, plain(strings.Join(args, " ")))
+	fmt.Fprintf(c.stderr, "%s? [y/N] ", question)
 	line, err := bufio.NewReader(c.stdin).ReadString('\n')
 	if err != nil && line == "" {
 		fmt.Fprintln(c.stderr)

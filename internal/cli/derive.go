@@ -162,7 +162,7 @@ func (c *command) cobra() *cobra.Command {
 		cmd.Flags().BoolVarP(&c.follow, "follow", "f", false, "go on until the build ends")
 	}
 	c.inputs.addFlags(cmd, c.info.In, taken)
-	if c.asks() {
+	if c.asks() || c.info.Name == api.ApproveConfirmation.Name {
 		cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
 	}
 	return cmd
@@ -205,6 +205,10 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return c.writeFile(cmd, in)
 	case api.BuildTemplate.Name:
 		return c.buildTemplate(cmd, in)
+	case api.ApproveConfirmation.Name:
+		if err := c.readBefore(cmd, in); err != nil {
+			return err
+		}
 	}
 	// Whoever says how long the call may wait gets what it gives by then.
 	waits := carried[c.info.Name] != nil && in["waitSeconds"] == nil

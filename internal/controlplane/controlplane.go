@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/call"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/chunk/saves"
+	"github.com/berthrun/berth/internal/confirmation"
 	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/docs"
 	"github.com/berthrun/berth/internal/event"
@@ -80,6 +81,8 @@ type Config struct {
 	SampleEvery time.Duration
 	// How long what is kept of a deleted sandbox, events and the audit log are there; a day, 90 days and 400 days where 0.
 	KeepDeleted, KeepEvents, KeepAudit time.Duration
+	// Patience is how long a call waits for a person, ConfirmationLasts how long a person has; 0: 25 seconds and 10 minutes.
+	Patience, ConfirmationLasts time.Duration
 }
 
 // The defaults of a sandbox, but for idling, which depends on the node; see idling.
@@ -131,6 +134,7 @@ type Plane struct {
 	registry  *op.Registry
 	path      *call.Path
 	identity  *identity.Service
+	confirms  *confirmation.Service
 	sandboxes *sandbox.Service
 	readies   *ready.Pool
 	terminals *terminal.Service
@@ -228,13 +232,15 @@ func (p *Plane) services() error {
 		return err
 	}
 	p.identity.Register(p.registry)
+	p.confirms = confirmation.New(confirmation.Config{DB: p.db, Events: p.events, Visible: p.identity.Visible, Registry: p.registry.Get, Lasts: cfg.ConfirmationLasts, Logger: cfg.Logger})
+	p.confirms.Register(p.registry)
 	registerCapabilities(p.registry, p.node, cfg.Version)
 	registerPools(p.registry, p.node, p.readies)
 	if err := p.documentation(); err != nil {
 		return err
 	}
 	p.path = call.New(call.Config{
-		DB: p.db, Authorizer: p.identity, Limiter: p.limiter, Auditor: p.audit, Observer: p.metrics, InFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
+		DB: p.db, Authorizer: p.identity, Limiter: p.limiter, Auditor: p.audit, Confirmer: p.confirms, Patience: cfg.Patience, Observer: p.metrics, InFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
 	})
 	return nil
 }
@@ -321,7 +327,7 @@ func (p *Plane) ready(ctx context.Context) error {
 func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.volumes.Run, p.templates.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run,
+		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.volumes.Run, p.templates.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run, p.confirms.Run,
 		p.saves.Vault.Run,
 	} {
 		g.Go(func() error { return run(ctx) })

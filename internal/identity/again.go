@@ -23,6 +23,6 @@ func (s *Service) Again(ctx context.Context, org, keyID string) (*caller.Caller,
 func callerOf(k *keyRow) *caller.Caller {
 	return &caller.Caller{
 		OrgID: k.OrgID, WorkspaceID: k.WorkspaceID, PrincipalID: k.ID, KeyID: k.ID, PersonID: k.CreatedBy.Person, AgentID: k.CreatedBy.Agent,
-		AppID: k.CreatedBy.App, Scopes: k.Scopes,
+		AppID: k.CreatedBy.App, Scopes: k.Scopes, Confirm: k.Confirm,
 	}
 }

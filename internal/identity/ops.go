@@ -99,9 +99,16 @@ func (s *Service) draftCreateKey(ctx context.Context, in *api.CreateKeyIn) (*op.
 				Suggest("Ask for scopes that this credential has; get_account lists them.").With("path", "scopes")
 		}
 	}
+	// What is held back from a caller is held back from the keys that it makes.
+	confirm := slices.Clone(c.Confirm)
+	for _, pattern := range in.Confirm {
+		if !slices.Contains(confirm, pattern) {
+			confirm = append(confirm, pattern)
+		}
+	}
 	now := s.now(ctx)
 	k := &keyRow{
-		ID: id.New(id.Key), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, Scopes: slices.Clone(scopes),
+		ID: id.New(id.Key), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, Scopes: slices.Clone(scopes), Confirm: confirm,
 		CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, CreatedAt: db.Micros(now),
 	}
 	if in.TTLSeconds > 0 {
@@ -146,7 +153,7 @@ func (s *Service) key(ctx context.Context, keyID string) (*keyRow, error) {
 
 func show(k *keyRow) api.Key {
 	return api.Key{
-		ID: k.ID, Name: k.Name, Last4: k.Last4, Scopes: k.Scopes, CreatedAt: db.Time(k.CreatedAt), ExpiresAt: timeOf(k.ExpiresAt),
+		ID: k.ID, Name: k.Name, Last4: k.Last4, Scopes: k.Scopes, Confirm: k.Confirm, CreatedAt: db.Time(k.CreatedAt), ExpiresAt: timeOf(k.ExpiresAt),
 		RevokedAt: timeOf(k.RevokedAt), LastUsed: timeOf(k.LastUsedAt), CreatedBy: k.CreatedBy, Workspace: k.WorkspaceID,
 	}
 }

@@ -63,6 +63,9 @@ func (s *Service) Authorize(_ context.Context, c *caller.Caller, o *op.Operation
 	if d.Resource.OrgID != c.OrgID {
 		return op.Decision{}, errs.E(errs.NotFound, "there is no such %s", d.Resource.Kind).Suggest("Check the id; the list shows which exist.")
 	}
+	if o.Hints.Has(op.Write) && slices.ContainsFunc(c.Confirm, func(pattern string) bool { return grants(pattern, o.Info) }) {
+		return op.Decision{Confirm: []string{"this key's " + o.Action + " is held back for a person"}, Message: o.Action + " is held back for a person with this credential, and cannot wait for one here"}, nil
+	}
 	return op.Decision{Allowed: true}, nil
 }
 

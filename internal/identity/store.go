@@ -14,30 +14,38 @@ import (
 // keyRow is a key in the database. Its hash is null until its secret is given out.
 type keyRow struct {
 	ID, OrgID, WorkspaceID, Name, Last4 string
-	Scopes                              []string
+	Scopes, Confirm                     []string
 	CreatedBy                           op.CreatedBy
 	CreatedAt, ExpiresAt                int64
 	RevokedAt, LastUsedAt               int64
 }
 
-const keyColumns = `id, org_id, workspace_id, name, last4, scopes, created_by, created_at, expires_at, revoked_at, last_used_at`
+const keyColumns = `id, org_id, workspace_id, name, last4, scopes, confirm, created_by, created_at, expires_at, revoked_at, last_used_at`
 
 type store struct{}
 
 func scanKey(row interface{ Scan(...any) error }) (*keyRow, error) {
 	var k keyRow
-	var scopes, by string
-	err := row.Scan(&k.ID, &k.OrgID, &k.WorkspaceID, &k.Name, &k.Last4, &scopes, &by, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.LastUsedAt)
+	var scopes, confirm, by string
+	err := row.Scan(&k.ID, &k.OrgID, &k.WorkspaceID, &k.Name, &k.Last4, &scopes, &confirm, &by, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.LastUsedAt)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read key: %w", err)
 	}
-	if err := errors.Join(json.Unmarshal([]byte(scopes), &k.Scopes), json.Unmarshal([]byte(by), &k.CreatedBy)); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(scopes), &k.Scopes), unmarshalList(confirm, &k.Confirm), json.Unmarshal([]byte(by), &k.CreatedBy)); err != nil {
 		return nil, fmt.Errorf("read key %s: %w", k.ID, err)
 	}
 	return &k, nil
+}
+
+// unmarshalList leaves an empty list nil.
+func unmarshalList(text string, to *[]string) error {
+	if text == "[]" {
+		return nil
+	}
+	return json.Unmarshal([]byte(text), to)
 }
 
 func (store) byHash(ctx context.Context, q db.Querier, hash string) (*keyRow, error) {
@@ -53,13 +61,21 @@ func (store) insert(ctx context.Context, tx op.Tx, k *keyRow, hash *string) erro
 	if err != nil {
 		return fmt.Errorf("encode scopes: %w", err)
 	}
+	confirm := "[]"
+	if len(k.Confirm) > 0 {
+		b, err := json.Marshal(k.Confirm)
+		if err != nil {
+			return fmt.Errorf("encode confirm list: %w", err)
+		}
+		confirm = string(b)
+	}
 	by, err := json.Marshal(k.CreatedBy)
 	if err != nil {
 		return fmt.Errorf("encode creator: %w", err)
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO keys (id, org_id, workspace_id, name, hash, last4, scopes, created_by, created_at, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		k.ID, k.OrgID, k.WorkspaceID, k.Name, hash, k.Last4, string(scopes), string(by), k.CreatedAt, k.ExpiresAt)
+	_, err = tx.ExecContext(ctx, `INSERT INTO keys (id, org_id, workspace_id, name, hash, last4, scopes, confirm, created_by, created_at, expires_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		k.ID, k.OrgID, k.WorkspaceID, k.Name, hash, k.Last4, string(scopes), confirm, string(by), k.CreatedAt, k.ExpiresAt)
 	if err != nil {
 		return fmt.Errorf("insert key: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -30,7 +31,7 @@ func TestRegistry(t *testing.T) {
 	dbtest.EachURL(t, func(t *testing.T, url string) {
 		images := registrytest.Start(t, registrytest.Open)
 		// Nothing may sleep of itself meanwhile: it would be taken for what a call did.
-		awake := func(c *controlplane.Config) { c.Defaults.IdleSeconds = 24 * 3600 }
+		awake := func(c *controlplane.Config) { c.Defaults.IdleSeconds, c.Patience = 24*3600, time.Millisecond }
 		s := Start(t, Options{Database: url, Registry: images.Host, Fake: fake.Config{Can: fake.Everything()}, Backups: true, Change: awake})
 		secret, err := s.Plane.Found(t.Context(), "another")
 		if err != nil {
@@ -42,7 +43,7 @@ func TestRegistry(t *testing.T) {
 		shared := g.template(t, "shared")
 		calltest.Suite(t, calltest.Setup{
 			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
-			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept")), "sbxt": shared.TemplateID, "bld": shared.BuildID, "bctx": uploaded(t, s.Client, map[string]string{"file": "text"})},
+			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept")), "sbxt": shared.TemplateID, "bld": shared.BuildID, "cnf": g.confirmation(t).ID, "bctx": uploaded(t, s.Client, map[string]string{"file": "text"})},
 		})
 		g.effects(t)
 	})
@@ -269,6 +270,15 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return "{}"
 	case api.ListWorkspaces.Name:
 		return encode(t, api.ListWorkspacesIn{})
+	case api.ListConfirmations.Name:
+		return encode(t, api.ListConfirmationsIn{State: api.ConfirmationPending})
+	case api.GetConfirmation.Name:
+		return encode(t, api.ConfirmationIn{ConfirmationID: g.confirmation(t).ID})
+	case api.ApproveConfirmation.Name:
+		waits := g.confirmation(t)
+		return encode(t, api.ApproveConfirmationIn{ConfirmationIn: api.ConfirmationIn{ConfirmationID: waits.ID}, Digest: waits.Digest})
+	case api.RejectConfirmation.Name:
+		return encode(t, api.RejectConfirmationIn{ConfirmationIn: api.ConfirmationIn{ConfirmationID: g.confirmation(t).ID}, Note: "no"})
 	case api.CreateKey.Name:
 		return encode(t, api.CreateKeyIn{Name: name, Scopes: []string{"read"}})
 	case api.ListKeys.Name:
@@ -278,6 +288,13 @@ func (g *registry) example(t *testing.T, operation string) string {
 	}
 	t.Fatalf("there is no example of %s", operation)
 	return ""
+}
+
+// confirmation is of a call that waits for a person.
+func (g *registry) confirmation(t *testing.T) api.Confirmation {
+	t.Helper()
+	id, _ := asked(t, heldKey(t, g.s, nil, "write"), api.StopSandbox, api.SandboxWaitIn{SandboxIn: in(g.sandbox)})
+	return Must(t, g.s.Client, api.GetConfirmation, api.ConfirmationIn{ConfirmationID: id}).Confirmation
 }
 
 // push puts an image into the registry.

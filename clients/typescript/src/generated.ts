@@ -112,6 +112,38 @@ export interface Config {
   workingDir?: string | undefined;
 }
 
+export interface Confirmation {
+  /** This credential may approve it now. */
+  approvable: boolean;
+  /** The input as canonical JSON. Text of whoever called; not to be trusted. */
+  arguments: string;
+  askedBy: CreatedBy;
+  createdAt: string;
+  /** SHA-256 of berth/confirm/v1, a NUL byte and the draft, in hexadecimal. */
+  digest: string;
+  /** The canonical request (RFC 8785): exactly what is approved. */
+  draft: string;
+  /** It is to be approved, and the call repeated, before that. */
+  expiresAt: string;
+  id: string;
+  operation: string;
+  /** Why a person is asked. */
+  reasons: string[];
+  resource: Resource;
+  /** pending, approved, denied, expired or consumed: carried out. */
+  state: string;
+  /** What the operation does, in words. */
+  title: string;
+  workspaceId: string;
+  /** What the program that called names itself; not to be trusted. */
+  client?: string | undefined;
+  decidedAt?: string | undefined;
+  /** The key of whoever decided. */
+  decidedBy?: string | undefined;
+  /** Of the person who denied it. */
+  note?: string | undefined;
+}
+
 export interface CpuPercent {
   average: number;
   max: number;
@@ -206,6 +238,8 @@ export interface Key {
   name: string;
   scopes: string[];
   workspaceId: string;
+  /** Of its writes, those that a person is to approve first. */
+  confirm?: string[] | undefined;
   expiresAt?: string | undefined;
   /** To the minute. */
   lastUsedAt?: string | undefined;
@@ -269,6 +303,13 @@ export interface Registry {
   updatedAt: string;
   /** Empty where a token is sent. */
   username?: string | undefined;
+}
+
+export interface Resource {
+  kind: string;
+  id?: string | undefined;
+  /** Text of whoever named it; not to be trusted. */
+  name?: string | undefined;
 }
 
 export interface Resources {
@@ -747,6 +788,69 @@ export interface CapabilitiesListOutput {
   version: string;
 }
 
+/** The input of confirmations.approve. */
+export interface ConfirmationsApproveInput {
+  confirmationId: string;
+  /** Of the draft that was read: no other is approved. */
+  digest: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of confirmations.approve. */
+export interface ConfirmationsApproveOutput {
+  confirmation: Confirmation;
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of confirmations.get. */
+export interface ConfirmationsGetInput {
+  confirmationId: string;
+}
+
+/** The output of confirmations.get. */
+export interface ConfirmationsGetOutput {
+  confirmation: Confirmation;
+}
+
+/** The input of confirmations.list. */
+export interface ConfirmationsListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+  /** Only those. */
+  state?: "pending" | "approved" | "denied" | "expired" | "consumed" | undefined;
+}
+
+/** The output of confirmations.list. */
+export interface ConfirmationsListOutput {
+  items: Confirmation[];
+  /** The next page's cursor; null on the last one. */
+  nextCursor: string | null;
+}
+
+/** The input of confirmations.reject. */
+export interface ConfirmationsRejectInput {
+  confirmationId: string;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+  /** Why, for whoever asked. */
+  note?: string | undefined;
+}
+
+/** The output of confirmations.reject. */
+export interface ConfirmationsRejectOutput {
+  confirmation: Confirmation;
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
 /** The output of docs.list. */
 export interface DocsListOutput {
   items: ({
@@ -1179,6 +1283,8 @@ export interface ImagesTagOutput {
 /** The input of keys.create. */
 export interface KeysCreateInput {
   name: string;
+  /** Writes that a person is to approve first, by the same patterns: write holds back all. Those of the caller are added. */
+  confirm?: string[] | undefined;
   /** Your own: the same key and input again give the first result. Made when absent. */
   idempotencyKey?: string | undefined;
   /** read, write, admin or action patterns such as compute:sandboxes:*. Never more than the caller has. Default: read and write. */
@@ -2642,6 +2748,34 @@ export class Capabilities {
   }
 }
 
+export class Confirmations {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Approve a call: Approves exactly the call whose digest was read. It is carried out when its caller repeats it, once. Nobody approves their own calls. */
+  approve(input: ConfirmationsApproveInput, options?: CallOptions): Promise<ConfirmationsApproveOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/confirmations/{confirmationId}/approve", write: true, keyed: true }, input, options);
+  }
+
+  /** How an approval stands: Shows a call that waits for a person's approval: of this credential's own, or of any where it may list them. */
+  get(input: ConfirmationsGetInput, options?: CallOptions): Promise<ConfirmationsGetOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/confirmations/{confirmationId}", write: false, keyed: false }, input, options);
+  }
+
+  /** List approvals: Lists the organization's calls that wait for approval or did, the newest first. */
+  list(input: ConfirmationsListInput = {}, options?: CallOptions): ListCall<ConfirmationsListOutput, Confirmation> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/confirmations", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+
+  /** Deny a call: Denies a call for good: its caller is told to stop. One that was approved and not carried out yet is taken back. */
+  reject(input: ConfirmationsRejectInput, options?: CallOptions): Promise<ConfirmationsRejectOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/confirmations/{confirmationId}/reject", write: true, keyed: true }, input, options);
+  }
+}
+
 export class Docs {
   readonly #transport: Transport;
 
@@ -3155,6 +3289,7 @@ export class Operations {
   readonly backups: Backups;
   readonly builds: Builds;
   readonly capabilities: Capabilities;
+  readonly confirmations: Confirmations;
   readonly docs: Docs;
   readonly files: Files;
   readonly images: Images;
@@ -3173,6 +3308,7 @@ export class Operations {
     this.backups = new Backups(transport);
     this.builds = new Builds(transport);
     this.capabilities = new Capabilities(transport);
+    this.confirmations = new Confirmations(transport);
     this.docs = new Docs(transport);
     this.files = new Files(transport);
     this.images = new Images(transport);

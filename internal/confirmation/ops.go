@@ -110,6 +110,9 @@ func (s *Service) toDecide(ctx context.Context, tx op.Tx, id string) (*row, int6
 	return w, db.Micros(now), err
 }
 
+// decided are the events of decisions.
+var decided = map[State]string{Approved: "confirmation.approved", Denied: "confirmation.denied"}
+
 // move decides. Deciding the same again changes nothing.
 func (s *Service) move(ctx context.Context, tx op.Tx, w *row, from, to State, now int64, note string) error {
 	state := w.state(db.Time(now))
@@ -127,7 +130,7 @@ func (s *Service) move(ctx context.Context, tx op.Tx, w *row, from, to State, no
 		return errs.E(errs.InvalidState, "the confirmation is %s", state).Because(string(state)).Suggest("Nothing is left to decide.")
 	}
 	s.cfg.DB.NotifyAfter(tx, s.Topic(w.ID))
-	return s.emit(ctx, tx, w, "confirmation."+string(to))
+	return s.emit(ctx, tx, w, decided[to])
 }
 
 func (s *Service) actGet(ctx context.Context, in *api.ConfirmationIn, _ *op.Draft) (*api.GetConfirmationOut, error) {

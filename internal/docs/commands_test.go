@@ -121,7 +121,7 @@ func TestCommandsExist(t *testing.T) {
 // stand are ids in place of what the pages write for them.
 var stand = map[string]string{
 	"ID": "sbx_" + twenty, "SANDBOX_ID": "sbx_" + twenty, "PROCESS": "proc_" + twenty, "PROC": "proc_" + twenty, "PROCESS_ID": "proc_" + twenty,
-	"SNAPSHOT": "snap_" + twenty, "KEY_ID": "key_" + twenty, "IMAGE_ID": "img_" + twenty, "BUILD_ID": "bld_" + twenty, "BACKUP_ID": "bak_" + twenty,
+	"SNAPSHOT": "snap_" + twenty, "KEY_ID": "key_" + twenty, "IMAGE_ID": "img_" + twenty, "BUILD_ID": "bld_" + twenty, "BACKUP_ID": "bak_" + twenty, "CONFIRMATION_ID": "cnf_" + twenty,
 }
 
 const twenty = "aaaaaaaaaaaaaaaaaaaa"

@@ -22,7 +22,7 @@ Retries
 - BUSY, NO_CAPACITY, HOST_UNAVAILABLE, RATE_LIMITED: wait retryAfterMs, then repeat with the same key, a few times. Other errors: do what suggestion says.
 
 Confirmation: a person may have to approve a call.
-- confirmation-required (or the error CONFIRMATION_REQUIRED): give the person approveUrl, wait, then repeat the call with the same idempotencyKey and input.
+- confirmation-required (or the error CONFIRMATION_REQUIRED): tell the person its confirmationId (or approveUrl), wait, then repeat the call with the same idempotencyKey and input.
 - confirmation-denied: stop. Do not ask again or work around it.
 - confirmation-expired: begin anew with a new key if it is still wanted.
 

@@ -3,10 +3,15 @@ package xtest
 import (
 	"encoding/json"
 	"errors"
+	"io"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/creack/pty"
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
@@ -311,4 +316,45 @@ func TestConfirmationRefuses(t *testing.T) {
 		}
 		Must(t, s.Client, api.GetSandbox, box)
 	}, time.Millisecond, 0)
+}
+
+// The command line shows what is approved, of the bytes that are approved, and asks; another answer than yes approves nothing.
+func TestApproveOnTheCommandLine(t *testing.T) {
+	bin := need(t, "BERTH_BIN")
+	s := Start(t, Options{Change: func(c *controlplane.Config) { c.Patience = time.Millisecond }})
+	agent := heldKey(t, s, nil, "write")
+	id, _ := asked(t, agent, api.CreateSandbox, api.CreateSandboxIn{Name: "box", Metadata: map[string]string{"note": "\x1b[31mred"}})
+	answer := func(args []string, line string) (string, int) {
+		t.Helper()
+		cmd := exec.Command(bin, append([]string{"confirmations", "approve", id}, args...)...) //nolint:gosec // the program under test
+		cmd.Env = append(os.Environ(), "BERTH_URL="+s.URL, "BERTH_API_KEY="+s.Key)
+		f, err := pty.Start(cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if line != "" {
+			if _, err := f.WriteString(line + "\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out, _ := io.ReadAll(f) // a terminal whose program has ended gives an error
+		_ = cmd.Wait()
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	state := func() string {
+		return Must(t, s.Client, api.GetConfirmation, api.ConfirmationIn{ConfirmationID: id}).Confirmation.State
+	}
+	out, code := answer(nil, "n")
+	for _, part := range []string{"sandboxes.create", `"name": "box"`, "Approve exactly this? [y/N]", `\u001b[31mred`} {
+		if !strings.Contains(out, part) {
+			t.Errorf("%q is not shown: %q", part, out)
+		}
+	}
+	if code == 0 || state() != api.ConfirmationPending || strings.Contains(out, "\x1b[31m") {
+		t.Errorf("no: exit %d, %s, %q", code, state(), out)
+	}
+	if out, code := answer(nil, "y"); code != 0 || state() != api.ConfirmationApproved {
+		t.Errorf("yes: exit %d, %s, %q", code, state(), out)
+	}
 }

@@ -55,6 +55,7 @@ func (s *settings) plane(log *slog.Logger) (controlplane.Config, error) {
 		SSHKeys:     filepath.Join(s.Data, "ssh_ca"),
 		KeepDeleted: time.Duration(s.Keep.DeletedSeconds) * time.Second, KeepEvents: time.Duration(s.Keep.EventSeconds) * time.Second,
 		KeepAudit: time.Duration(s.Keep.AuditSeconds) * time.Second,
+		Patience:  time.Duration(s.Confirmations.WaitSeconds) * time.Second, ConfirmationLasts: time.Duration(s.Confirmations.LastSeconds) * time.Second,
 	}
 	c.Defaults.IdleSeconds, c.Defaults.TTLSeconds = s.Sandboxes.IdleSeconds, s.Sandboxes.TTLSeconds
 	c.ReadyMemoryMiB = int64(s.Sandboxes.ReadyMemoryMiB)

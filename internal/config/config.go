@@ -24,6 +24,7 @@ type Config struct {
 	Blobs           Blobs            `json:"blobs" doc:"Where large objects are, such as output that was kept."`
 	MCP             MCP              `json:"mcp" doc:"The MCP endpoint."`
 	Calls           Calls            `json:"calls" doc:"Limits of one caller."`
+	Confirmations   Confirmations    `json:"confirmations" doc:"Calls that a person is to approve first."`
 	Sandboxes       Sandboxes        `json:"sandboxes" doc:"What a create of a sandbox leaves out."`
 	Keep            Keep             `json:"keep" doc:"How long records outlive what they tell of."`
 	Limits          map[string]int64 `json:"limits" flag:"limit" min:"-1" keys:"sandboxes.running,sandboxes.total,vcpu.running,memory.running,disk.total,volumes.total,disk.perSandboxMin,disk.perSandboxMax,calls.perMinute" doc:"Quotas of an organization that has none of its own: sandboxes.running, sandboxes.total, vcpu.running (thousandths), memory.running (MiB), disk.total (GiB, volumes too), volumes.total, disk.perSandboxMin and disk.perSandboxMax (GiB), calls.perMinute. -1 is none." shown:"100 running, 1000 in all, 1000 volumes, four times this machine's memory, disks of 10 to 30 GiB"`
@@ -64,6 +65,12 @@ type MCP struct {
 type Calls struct {
 	PerMinute int `json:"perMinute" default:"600" min:"-1" max:"1000000" doc:"Calls of one caller a minute; -1 is no limit."`
 	InFlight  int `json:"inFlight" default:"4" min:"1" max:"1000" doc:"MCP calls of one caller at the same time."`
+}
+
+// Confirmations are calls that a person is to approve first.
+type Confirmations struct {
+	WaitSeconds int `json:"waitSeconds" default:"25" min:"1" max:"60" unit:"seconds" doc:"How long such a call waits for the person before it answers that it waits."`
+	LastSeconds int `json:"lastSeconds" default:"600" min:"30" max:"86400" unit:"seconds" doc:"How long the person has, and the caller after them to repeat the call."`
 }
 
 // Sandboxes is what a create leaves out.

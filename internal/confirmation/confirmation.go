@@ -19,6 +19,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
 
@@ -55,6 +56,9 @@ type Confirmation struct {
 }
 
 const (
+	// mostPending is how many calls of one caller wait for a person at the same time: an inbox is to be read.
+	mostPending = 100
+
 	lasts   = 10 * time.Minute
 	keepFor = 30 * 24 * time.Hour
 )
@@ -135,6 +139,12 @@ func (s *Service) Ask(ctx context.Context, tx op.Tx, r Request) (Confirmation, e
 		return Confirmation{}, err
 	}
 	c := r.Caller
+	if n, err := s.store.pending(ctx, tx, c.OrgID, c.PrincipalID, db.Micros(now)); err != nil {
+		return Confirmation{}, err
+	} else if n >= mostPending {
+		return Confirmation{}, errs.E(errs.LimitExceeded, "%d calls of this credential wait for a person already", n).Because("confirmations").After(time.Minute).
+			Suggest("Wait until some of them are decided; do not ask for more.").With("limit", mostPending)
+	}
 	w := row{
 		ID: id.New(id.Confirmation), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, PrincipalID: c.PrincipalID,
 		AskedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, Client: c.Client,

@@ -84,6 +84,16 @@ func (store) insert(ctx context.Context, tx op.Tx, w *row) error {
 	return nil
 }
 
+// pending counts what a caller waits for.
+func (store) pending(ctx context.Context, tx op.Tx, org, principal string, now int64) (n int, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM confirmations WHERE org_id = $1 AND principal_id = $2 AND state = 'pending' AND expires_at > $3`,
+		org, principal, now).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count confirmations: %w", err)
+	}
+	return n, nil
+}
+
 // decide moves a request from one state to another, where it is exactly that and its time is not over.
 func (store) decide(ctx context.Context, tx op.Tx, id, digest string, from, to State, now, decidedAt int64, by, note string) (bool, error) {
 	res, err := tx.ExecContext(ctx, `UPDATE confirmations SET state = $1, decided_at = $2, decided_by = $3, note = $4

@@ -3,6 +3,7 @@ package xtest
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
@@ -357,4 +359,50 @@ func TestApproveOnTheCommandLine(t *testing.T) {
 	if out, code := answer(nil, "y"); code != 0 || state() != api.ConfirmationApproved {
 		t.Errorf("yes: exit %d, %s, %q", code, state(), out)
 	}
+}
+
+// Over MCP a create answers a result that says that it waits, which the tool's schema allows; anything else an error. A caller may not fill the inbox.
+func TestConfirmationOverMCP(t *testing.T) {
+	confirmations(t, func(t *testing.T, s *InProcess) {
+		box := Sandbox(t, s.Client, api.CreateSandboxIn{Name: "box"})
+		key := Must(t, s.Client, api.CreateKey, api.CreateKeyIn{Name: "agent", Confirm: []string{"write"}}).Secret
+		session := agent(t, &s.System, "/mcp", key)
+		call := func(tool string, args map[string]any) (*mcp.CallToolResult, map[string]any) {
+			t.Helper()
+			res, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, _ := res.StructuredContent.(map[string]any)
+			return res, said
+		}
+		args := map[string]any{"name": "asked", "idempotencyKey": "once"}
+		res, said := call("create_sandbox", args)
+		id, _ := said["confirmationId"].(string)
+		if res.IsError || said["status"] != "confirmation-required" || id == "" || said["idempotencyKey"] != "once" || said["sandbox"] != nil {
+			t.Fatalf("a create: %v %v", res.IsError, said)
+		}
+		if got := approve(t, s, s.Client, id); got != "" {
+			t.Fatal(got)
+		}
+		if res, said := call("create_sandbox", args); res.IsError || said["status"] != "done" || said["sandbox"] == nil {
+			t.Errorf("approved: %v %v", res.IsError, said)
+		}
+		res, _ = call("delete_sandbox", map[string]any{"sandboxId": box})
+		text, _ := res.Content[0].(*mcp.TextContent)
+		if !res.IsError || text == nil || !strings.Contains(text.Text, "CONFIRMATION_REQUIRED") || !strings.Contains(text.Text, "cnf_") || !strings.Contains(text.Text, "idempotencyKey") {
+			t.Errorf("a delete: %v %+v", res.IsError, text)
+		}
+
+		held := clientOf(t, s, key)
+		last := ""
+		for n := range 101 {
+			if last = refusedAs(t, held, api.CreateSandbox, api.CreateSandboxIn{Name: fmt.Sprintf("box-%d", n)}); last != "CONFIRMATION_REQUIRED held" {
+				break
+			}
+		}
+		if last != "LIMIT_EXCEEDED confirmations" {
+			t.Errorf("a hundred and one: %s", last)
+		}
+	}, time.Millisecond, 0)
 }

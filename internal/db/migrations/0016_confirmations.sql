@@ -24,6 +24,7 @@ CREATE TABLE confirmations (
     note          TEXT   NOT NULL DEFAULT ''
 );
 CREATE INDEX confirmations_org ON confirmations (org_id, created_at, id);
+CREATE INDEX confirmations_pending ON confirmations (org_id, principal_id, state);
 CREATE INDEX confirmations_expiry ON confirmations (expires_at);
 
 ALTER TABLE keys ADD COLUMN confirm TEXT NOT NULL DEFAULT '[]';

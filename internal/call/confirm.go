@@ -130,7 +130,7 @@ func (p *Path) heldBack(e *effect) (*Result, error) {
 		p.cfg.Logger.Error("a held call has no result", "operation", e.op.Name, "error", err)
 	}
 	err := errs.E(errs.ConfirmationRequired, "%s", message).Because("held").After(5 * time.Second).
-		Suggest("Tell the person, wait, then repeat the call with the same idempotencyKey and input.")
+		Suggest("Tell the person, wait, then repeat the call with the same idempotencyKey and input; get_confirmation shows how it stands.")
 	for k, v := range said {
 		if k != "message" {
 			err = err.With(k, v)

@@ -34,6 +34,7 @@ var firstSession = []string{
 	"run_command", "start_process", "list_processes", "get_process", "read_process_output", "write_process_input", "signal_process",
 	"read_file", "write_file", "edit_file", "list_files", "move_file", "remove_file",
 	"create_preview", "list_images", "get_account", "get_limits", "search_docs", "read_doc",
+	"get_confirmation",
 }
 
 // products say where a compact list has an operation whose name alone would not: its tool is its toolset, its action the verb of its name, after the

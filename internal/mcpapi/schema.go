@@ -17,7 +17,7 @@ func raw(s *op.Schema) json.RawMessage { return encode(s) }
 const referFrom = 200
 
 // lean gives an output schema with what a model and a client's validation need of it, at a price for each word: types and descriptions, no bounds, and
-// an object that an earlier tool of the list has spelled out is only named. What a client validates stays true, because outputs are open.
+// an object that an earlier tool of the list has spelled out is only named, and what a member is, is said once. What a client validates stays true, because outputs are open.
 func lean(s *op.Schema, name string, spelled map[string]string, conceals func(string) bool) *op.Schema {
 	c := op.Schema{Type: s.Type, Description: s.Description, AdditionalProperties: s.AdditionalProperties, ContentEncoding: s.ContentEncoding}
 	if s.Items != nil {
@@ -32,7 +32,16 @@ func lean(s *op.Schema, name string, spelled map[string]string, conceals func(st
 			if conceals(member) {
 				continue
 			}
-			c.Properties[member] = leanMember(s.Properties[member], name, spelled, conceals)
+			p := leanMember(s.Properties[member], name, spelled, conceals)
+			// What a member of this name is was said by an earlier tool.
+			if key := member + ": " + p.Description; p.Description != "" && p.Type != "object" {
+				if first, ok := spelled[key]; ok && first != name {
+					p.Description = ""
+				} else {
+					spelled[key] = name
+				}
+			}
+			c.Properties[member] = p
 		}
 	}
 	return &c

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -179,13 +180,18 @@ func TestVolumeTreesRefused(t *testing.T) {
 // stopping is a vault that ends a load in the middle.
 type stopping struct {
 	chunk.Vault
-	reads int
+	reads atomic.Int64
 	stop  func()
+}
+
+func (s *stopping) of(v chunk.Vault) *stopping {
+	s.Vault = v
+	return s
 }
 
 // Read implements chunk.Vault.
 func (s *stopping) Read(ctx context.Context, hashes []chunk.Hash) ([][]byte, error) {
-	if s.reads--; s.reads < 0 {
+	if s.reads.Add(-1) < 0 {
 		s.stop()
 	}
 	return s.Vault.Read(ctx, hashes)
@@ -205,10 +211,12 @@ func TestVolumeTreeInterrupted(t *testing.T) {
 	v.copied(t, volume, name)
 	v.keep(t, volume, name)
 	must(t, errors.Join(v.disks.Remove(copyDisk+name), v.disks.Remove(volumeDisk+volume)))
-	for reads := range 3 {
+	for reads := range int64(3) {
 		ctx, cancel := context.WithCancel(t.Context())
+		stops := &stopping{stop: cancel}
+		stops.reads.Store(reads)
 		err := v.vault.Get(ctx, "org_a", name, func(ctx context.Context, cv chunk.Vault, root *chunk.Root) error {
-			return v.LoadTree(ctx, nodeapi.TreeRequest{Save: other, Part: nodeapi.PartVolume}, &stopping{cv, reads, cancel}, root)
+			return v.LoadTree(ctx, nodeapi.TreeRequest{Save: other, Part: nodeapi.PartVolume}, stops.of(cv), root)
 		})
 		if err == nil {
 			t.Errorf("stopped after %d reads it is loaded all the same", reads)

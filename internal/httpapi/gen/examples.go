@@ -58,13 +58,15 @@ var ofKind = map[string]string{
 	"confirmations.state": "pending", "confirmations.operation": "sandboxes.delete", "confirmations.title": "Delete a sandbox", "confirmations.digest": "3b1e7d0c5a92f4866f0d2b7c9e13a4d58812c6f7e0b9d3a1746c5e2f8a90b4d7",
 	"confirmations.arguments": `{"sandboxId":"sbx_0123456789abcdefghij"}`, "confirmations.reasons": "this key's compute:sandboxes:delete is held back for a person", "confirmations.kind": "sandbox",
 	"confirmations.draft": `{"action":"compute:sandboxes:delete","arguments":{"sandboxId":"sbx_0123456789abcdefghij"},…}`,
-	"snapshots.state": "ready", "snapshots.mode": "memory", "pools.image": "base",
+	"snapshots.state":     "ready", "snapshots.mode": "memory", "pools.image": "base",
 	"volumes.state": "ready", "backups.state": "ready", "templates.state": "ready", "volumes.path": "/volumes/hello", "builds.status": "ready",
 }
 
 // owner names the kind of the thing whose id stands under a bare id.
-var owner = map[string]string{"resource": "sbx", "confirmation": "cnf", "confirmations": "cnf", "sandbox": "sbx", "process": "proc", "key": "key", "image": "img", "images": "img", "workspaces": "ws", "sandboxes": "sbx", "processes": "proc", "keys": "key", "file": "sbx", "snapshot": "snap", "snapshots": "snap",
-	"volume": "vol", "volumes": "vol", "backup": "bak", "backups": "bak", "template": "sbxt", "templates": "sbxt", "build": "bld", "builds": "bld", "context": "bctx"}
+var owner = map[string]string{
+	"resource": "sbx", "confirmation": "cnf", "confirmations": "cnf", "sandbox": "sbx", "process": "proc", "key": "key", "image": "img", "images": "img", "workspaces": "ws", "sandboxes": "sbx", "processes": "proc", "keys": "key", "file": "sbx", "snapshot": "snap", "snapshots": "snap",
+	"volume": "vol", "volumes": "vol", "backup": "bak", "backups": "bak", "template": "sbxt", "templates": "sbxt", "build": "bld", "builds": "bld", "context": "bctx",
+}
 
 // ids are the kinds of ids by the names of members that hold one.
 var ids = map[string]string{

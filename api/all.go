@@ -21,6 +21,7 @@ func All() []op.Info {
 		GetBuild.Info(), BuildLogs.Info(), ListBuilds.Info(), CancelBuild.Info(),
 		SearchDocs.Info(), ReadDoc.Info(), ListDocs.Info(),
 		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), ListPools.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
+		GetPolicies.Info(), PutPolicies.Info(), ValidatePolicies.Info(), TestPolicies.Info(),
 	}
 }
 

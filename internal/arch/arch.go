@@ -30,6 +30,7 @@ var ranks = map[string]int{
 	"api": 2, "internal/nodeapi": 2, "internal/secret": 2,
 	"client": 3, "internal/runtime/gvisor": 3, "internal/runtime/fake": 3, "internal/sandbox": 3, "internal/snapshot": 3, "internal/process": 3, "internal/terminal": 3, "internal/sshd": 3, "internal/file": 3,
 	"internal/volume": 3, "internal/image": 3, "internal/ready": 3, "internal/quota": 3, "internal/identity": 3, "internal/audit": 3, "internal/confirmation": 3, "internal/event": 3, "internal/docs": 3,
+	"internal/policy":   3,
 	"internal/template": 3, "internal/template/recipe": 1, "internal/template/inputs": 1,
 	"internal/chunk": 1, "internal/chunk/vault": 2, "internal/chunk/saves": 3,
 	"internal/catalog": 4, "internal/call": 4,

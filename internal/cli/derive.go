@@ -31,6 +31,7 @@ type command struct {
 	tty, keepStdin bool // of sandboxes.exec
 	ssh            sshOptions
 	build          building // of templates.build
+	policies       policyFiles
 }
 
 // positional is an argument by its place.
@@ -94,6 +95,9 @@ func newCommand(a *app, info op.Info) *command {
 	if info.Name == api.BuildTemplate.Name {
 		c.args, c.inputs.letters = []positional{{"folder", true}}, map[string]string{"name": "t"}
 	}
+	if info.Name == api.TestPolicies.Name {
+		c.args = append(c.args, positional{name: "file"})
+	}
 	for group, names := range map[string][]string{"docs.": {"query", "page"}, "images.pull": {"image"}, "images.push": {"reference"}, "registries.set": {"host"}, "volumes.create": {"name"}, "volumes.attach": {"sandboxId"}} {
 		for _, name := range names {
 			if strings.HasPrefix(info.Name, group) && info.In.Properties[name] != nil {
@@ -120,6 +124,12 @@ func (c *command) use() string {
 		parts = append(parts, name)
 	}
 	for _, name := range c.info.In.Required {
+		if strings.HasPrefix(c.info.Name, "policies.") {
+			if c.ofPolicies() {
+				parts = append(parts, "-f FILE")
+			}
+			continue
+		}
 		if p := c.info.In.Properties[name]; p.Type != "object" && !slices.ContainsFunc(c.args, func(a positional) bool { return a.name == name }) && c.info.Name != api.WriteFile.Name {
 			parts = append(parts, "--"+kebab(name)+" "+strings.ToUpper(kindOf(name, p)))
 		}
@@ -161,6 +171,7 @@ func (c *command) cobra() *cobra.Command {
 	case api.BuildLogs.Name:
 		cmd.Flags().BoolVarP(&c.follow, "follow", "f", false, "go on until the build ends")
 	}
+	taken = append(taken, c.policyFlags(cmd)...)
 	c.inputs.addFlags(cmd, c.info.In, taken)
 	if c.asks() || c.info.Name == api.ApproveConfirmation.Name {
 		cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
@@ -209,6 +220,12 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		if err := c.readBefore(cmd, in); err != nil {
 			return err
 		}
+	case api.TestPolicies.Name:
+		return c.testPolicies(cmd, in)
+	case api.PutPolicies.Name, api.ValidatePolicies.Name:
+		if err := c.readPolicies(in); err != nil {
+			return err
+		}
 	}
 	// Whoever says how long the call may wait gets what it gives by then.
 	waits := carried[c.info.Name] != nil && in["waitSeconds"] == nil
@@ -243,10 +260,19 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		if c.output == "table" {
 			return c.readDoc(ctx, conn, in)
 		}
+	case api.ValidatePolicies.Name:
+		return c.checkPolicies(ctx, conn, raw)
+	case api.GetPolicies.Name:
+		if c.output == "table" {
+			return c.showPolicies(ctx, conn, raw)
+		}
 	}
 	out, err := conn.Do(ctx, c.info, raw)
 	if err != nil {
-		return c.named(err)
+		return c.refusedPolicies(c.named(err))
+	}
+	if c.info.Name == api.PutPolicies.Name && c.output == "table" {
+		return c.putPolicies(out)
 	}
 	if waits {
 		return c.carry(ctx, conn, out)

@@ -79,6 +79,7 @@ func startServer() (*httptest.Server, *builds) {
 	bind(r, api.WriteFile, s.write)
 	bind(r, api.CreateKey, s.createKey)
 	bindListed(r)
+	bindPolicies(r)
 	b := bindBuilds(r)
 	return httptest.NewServer(httpapi.New(httpapi.Config{
 		Registry: r, Path: path{},

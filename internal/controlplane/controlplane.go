@@ -32,6 +32,7 @@ import (
 	"github.com/berthrun/berth/internal/mcpapi"
 	"github.com/berthrun/berth/internal/metrics"
 	"github.com/berthrun/berth/internal/nodeapi"
+	"github.com/berthrun/berth/internal/policy"
 	"github.com/berthrun/berth/internal/process"
 	"github.com/berthrun/berth/internal/quota"
 	"github.com/berthrun/berth/internal/ready"
@@ -135,6 +136,7 @@ type Plane struct {
 	path      *call.Path
 	identity  *identity.Service
 	confirms  *confirmation.Service
+	policies  *policy.Service
 	sandboxes *sandbox.Service
 	readies   *ready.Pool
 	terminals *terminal.Service
@@ -203,6 +205,10 @@ func (p *Plane) services() error {
 	p.identity = identity.New(identity.Config{
 		DB: p.db, Limits: p.quota, CallsPerMinute: p.limiter.PerMinute, CallsInFlight: inFlight, Events: p.events, Now: cfg.Now, Logger: cfg.Logger,
 	})
+	var err error
+	if p.policies, err = policy.New(policy.Config{DB: p.db, Events: p.events, Now: cfg.Now, Logger: cfg.Logger}); err != nil {
+		return err
+	}
 	processes := process.New(process.Config{DB: p.db, Blobs: p.blobs, Now: cfg.Now, Logger: cfg.Logger})
 	if err := p.openImages(); err != nil {
 		return err
@@ -234,13 +240,14 @@ func (p *Plane) services() error {
 	p.identity.Register(p.registry)
 	p.confirms = confirmation.New(confirmation.Config{DB: p.db, Events: p.events, Visible: p.identity.Visible, Registry: p.registry.Get, Lasts: cfg.ConfirmationLasts, Logger: cfg.Logger})
 	p.confirms.Register(p.registry)
+	p.policies.Register(p.registry)
 	registerCapabilities(p.registry, p.node, cfg.Version)
 	registerPools(p.registry, p.node, p.readies)
 	if err := p.documentation(); err != nil {
 		return err
 	}
 	p.path = call.New(call.Config{
-		DB: p.db, Authorizer: p.identity, Limiter: p.limiter, Auditor: p.audit, Confirmer: p.confirms, Patience: cfg.Patience, Observer: p.metrics, InFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
+		DB: p.db, Authorizer: authorizer{p.identity, p.policies}, Limiter: p.limiter, Auditor: p.audit, Confirmer: p.confirms, Patience: cfg.Patience, Observer: p.metrics, InFlight: inFlight, Now: cfg.Now, Logger: cfg.Logger,
 	})
 	return nil
 }
@@ -327,7 +334,7 @@ func (p *Plane) ready(ctx context.Context) error {
 func (p *Plane) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.volumes.Run, p.templates.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run, p.confirms.Run,
+		p.sandboxes.Run, p.readies.Run, p.snapshots.Run, p.volumes.Run, p.templates.Run, p.images.Run, p.events.Run, p.audit.Run, p.quota.Run, p.path.Run, p.identity.Run, p.confirms.Run, p.policies.Run,
 		p.saves.Vault.Run,
 	} {
 		g.Go(func() error { return run(ctx) })

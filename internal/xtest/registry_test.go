@@ -31,7 +31,10 @@ func TestRegistry(t *testing.T) {
 	dbtest.EachURL(t, func(t *testing.T, url string) {
 		images := registrytest.Start(t, registrytest.Open)
 		// Nothing may sleep of itself meanwhile: it would be taken for what a call did.
-		awake := func(c *controlplane.Config) { c.Defaults.IdleSeconds, c.Patience = 24*3600, time.Millisecond }
+		awake := func(c *controlplane.Config) {
+			c.Defaults.IdleSeconds, c.Patience = 24*3600, time.Millisecond
+			covered(t, c)
+		}
 		s := Start(t, Options{Database: url, Registry: images.Host, Fake: fake.Config{Can: fake.Everything()}, Backups: true, Change: awake})
 		secret, err := s.Plane.Found(t.Context(), "another")
 		if err != nil {
@@ -285,6 +288,14 @@ func (g *registry) example(t *testing.T, operation string) string {
 		return encode(t, api.ListKeysIn{IncludeRevoked: true})
 	case api.RevokeKey.Name:
 		return encode(t, api.RevokeKeyIn{KeyID: Must(t, c, api.CreateKey, api.CreateKeyIn{Name: name}).Key.ID})
+	case api.GetPolicies.Name:
+		return encode(t, api.GetPoliciesIn{Schema: true})
+	case api.PutPolicies.Name:
+		return encode(t, api.PutPoliciesIn{Text: "// " + name + "\npermit(principal, action, resource);\n"})
+	case api.ValidatePolicies.Name:
+		return encode(t, api.ValidatePoliciesIn{Text: "permit(principal, action, resource);"})
+	case api.TestPolicies.Name:
+		return encode(t, api.TestPoliciesIn{Cases: []api.PolicyCase{{Principal: api.PolicyPrincipal{Type: "agent", ID: "one"}, Action: api.CreateKey.Action, Want: "deny"}}})
 	}
 	t.Fatalf("there is no example of %s", operation)
 	return ""
@@ -377,6 +388,7 @@ func (g *registry) state(t *testing.T) string {
 		`SELECT volume_id, hour, keep_days, keep_last FROM backup_policies ORDER BY volume_id`,
 		`SELECT sandbox_id, id, state, info, kept FROM processes ORDER BY sandbox_id, id`,
 		`SELECT id, name, scopes, expires_at, revoked_at, hash FROM keys ORDER BY id`,
+		`SELECT org_id, version, text, created_by FROM policy_sets ORDER BY org_id, version`,
 		`SELECT id, name, digest, state, error, config FROM images ORDER BY id`,
 		`SELECT org_id, name, tag, image_id, local FROM image_tags ORDER BY org_id, name, tag`,
 		`SELECT org_id, host, username, sealed FROM registries ORDER BY org_id, host`,

@@ -246,6 +246,17 @@ export interface Key {
   revokedAt?: string | undefined;
 }
 
+export interface Policies {
+  /** What holds besides them and cannot be removed, in Cedar. */
+  shipped: string;
+  /** In Cedar. */
+  text: string;
+  /** 0: the default, which nobody has changed. */
+  version: number;
+  createdAt?: string | undefined;
+  createdBy?: CreatedBy | undefined;
+}
+
 export interface Process {
   background: boolean;
   command: string;
@@ -1334,6 +1345,137 @@ export interface KeysRevokeOutput {
   key: Key;
   /** An earlier call's result. */
   replayed?: boolean | undefined;
+}
+
+/** The input of policies.get. */
+export interface PoliciesGetInput {
+  /** Give the schema too, which policies are checked against. */
+  schema?: boolean | undefined;
+  /** An earlier version; the newest where left out. */
+  version?: number | undefined;
+}
+
+/** The output of policies.get. */
+export interface PoliciesGetOutput {
+  /** The last twenty versions, the newest first. */
+  history: {
+    createdAt: string;
+    createdBy: CreatedBy;
+    version: number;
+  }[];
+  policies: Policies;
+  /** In Cedar's schema language. */
+  schema?: string | undefined;
+}
+
+/** The input of policies.put. */
+export interface PoliciesPutInput {
+  /** All policies of the organization, in Cedar: what is not in it holds no longer. */
+  text: string;
+  /** The version that was read before: refused where another one holds by now. 0: none was put yet. */
+  expectedVersion?: number | undefined;
+  /** Also where the caller could not put policies afterwards. */
+  force?: boolean | undefined;
+  /** Your own: the same key and input again give the first result. Made when absent. */
+  idempotencyKey?: string | undefined;
+}
+
+/** The output of policies.put. */
+export interface PoliciesPutOutput {
+  /** To repeat this call with. */
+  idempotencyKey: string;
+  policies: Policies;
+  /** An earlier call's result. */
+  replayed?: boolean | undefined;
+}
+
+/** The input of policies.test. */
+export interface PoliciesTestInput {
+  cases: ({
+    /** Such as compute:sandboxes:delete. */
+    action: string;
+    principal: {
+      type: "key" | "person" | "agent" | "serviceAccount" | "app";
+      /** The agent that it is of. */
+      agentId?: string | undefined;
+      /** The app that it is of. */
+      appId?: string | undefined;
+      id?: string | undefined;
+      /** For whom it acts: what this person may not do, it may not either. */
+      personId?: string | undefined;
+      workspaceId?: string | undefined;
+    };
+    context?: {
+      /** A person has approved exactly this call. */
+      confirmed?: boolean | undefined;
+      /** http where left out. */
+      face?: "http" | "mcp" | "cli" | "internal" | undefined;
+      readOnly?: boolean | undefined;
+      /** An IP address. */
+      sourceAddress?: string | undefined;
+      /** Now where left out. */
+      time?: string | undefined;
+    } | undefined;
+    name?: string | undefined;
+    resource?: {
+      createdBy?: {
+        /** The agent that made it. */
+        agent?: string | undefined;
+        /** The connected app that made it. */
+        app?: string | undefined;
+        /** The key that made it. */
+        key?: string | undefined;
+        /** The person for whom it was made. */
+        person?: string | undefined;
+      } | undefined;
+      id?: string | undefined;
+      /** Such as sandbox; what the action acts on where left out. */
+      kind?: string | undefined;
+      labels?: Record<string, string> | undefined;
+      name?: string | undefined;
+      /** The caller's own where left out. */
+      organizationId?: string | undefined;
+      workspaceId?: string | undefined;
+    } | undefined;
+    /** What it should come to; left out, it is only told. */
+    want?: "allow" | "deny" | "confirm" | undefined;
+  })[];
+  /** Policies to try; those that hold where left out. */
+  text?: string | undefined;
+}
+
+/** The output of policies.test. */
+export interface PoliciesTestOutput {
+  /** How many cases came to something else than was wanted. */
+  failed: number;
+  items: ({
+    /** allow, deny or confirm. */
+    got: string;
+    name: string;
+    /** It came to what was wanted, or nothing was. */
+    pass: boolean;
+    /** Of a deny which policies forbid it, of a confirm why a person is to approve. */
+    reasons: string[];
+    want?: string | undefined;
+  })[];
+}
+
+/** The input of policies.validate. */
+export interface PoliciesValidateInput {
+  /** In Cedar. */
+  text: string;
+}
+
+/** The output of policies.validate. */
+export interface PoliciesValidateOutput {
+  problems: ({
+    column: number;
+    line: number;
+    reason: string;
+    /** Its @id, or policy and its number from 0. */
+    policy?: string | undefined;
+  })[];
+  valid: boolean;
 }
 
 /** The input of pools.list. */
@@ -2928,6 +3070,34 @@ export class Keys {
   }
 }
 
+export class Policies {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Get the policies: Gives the policies of the organization, in Cedar, with who changed them and when. */
+  get(input: PoliciesGetInput = {}, options?: CallOptions): Promise<PoliciesGetOutput> {
+    return this.#transport.call({ method: "GET", path: "/v1/policies", write: false, keyed: false }, input, options);
+  }
+
+  /** Change the policies: Replaces the policies of the organization by others, which are checked against the schema first. They hold within a second on every server. What would lock the caller out is refused unless forced. */
+  put(input: PoliciesPutInput, options?: CallOptions): Promise<PoliciesPutOutput> {
+    return this.#transport.call({ method: "PUT", path: "/v1/policies", write: true, keyed: true }, input, options);
+  }
+
+  /** Try policies: Says of each case of a table whether policies allow it, and compares that with what was wanted. Scopes of keys are not looked at. */
+  test(input: PoliciesTestInput, options?: CallOptions): Promise<PoliciesTestOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/policies/test", write: false, keyed: false }, input, options);
+  }
+
+  /** Check policies: Checks policies as policies.put does, without changing anything. */
+  validate(input: PoliciesValidateInput, options?: CallOptions): Promise<PoliciesValidateOutput> {
+    return this.#transport.call({ method: "POST", path: "/v1/policies/validate", write: false, keyed: false }, input, options);
+  }
+}
+
 export class Pools {
   readonly #transport: Transport;
 
@@ -3294,6 +3464,7 @@ export class Operations {
   readonly files: Files;
   readonly images: Images;
   readonly keys: Keys;
+  readonly policies: Policies;
   readonly pools: Pools;
   readonly processes: Processes;
   readonly registries: Registries;
@@ -3313,6 +3484,7 @@ export class Operations {
     this.files = new Files(transport);
     this.images = new Images(transport);
     this.keys = new Keys(transport);
+    this.policies = new Policies(transport);
     this.pools = new Pools(transport);
     this.processes = new Processes(transport);
     this.registries = new Registries(transport);

@@ -22,6 +22,7 @@ func All() []op.Info {
 		SearchDocs.Info(), ReadDoc.Info(), ListDocs.Info(),
 		GetAccount.Info(), ListWorkspaces.Info(), GetLimits.Info(), ListCapabilities.Info(), ListPools.Info(), CreateKey.Info(), ListKeys.Info(), RevokeKey.Info(),
 		GetPolicies.Info(), PutPolicies.Info(), ValidatePolicies.Info(), TestPolicies.Info(),
+		ListAudit.Info(),
 	}
 }
 
@@ -31,5 +32,6 @@ func AllStreams() []op.StreamInfo {
 		Terminal.Info(), SSHConnect.Info(),
 		DownloadFile.Info(), UploadFile.Info(), FollowProcess.Info(), ImportImage.Info(), ExportImage.Info(),
 		UploadContext.Info(), FollowBuild.Info(),
+		ExportAudit.Info(),
 	}
 }

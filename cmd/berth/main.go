@@ -28,6 +28,7 @@ func main() {
 	code := cli.Main(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr, cli.Commands{
 		Version: version,
 		Extra:   commands(os.Getenv),
+		Under:   map[string][]*cobra.Command{"audit": {verifyCommand(os.Getenv)}},
 		Pages:   map[string]string{"berth.yaml.5": configPage()},
 		DataDir: func() string { return dataDir(os.Getenv) },
 	})

@@ -1,7 +1,14 @@
 // Package audit owns the record of who did what: one row a call, without the values of its arguments.
 //
 // A write's row is made in the transaction of its intent, so that none happens unrecorded. Reads, refusals and the results of writes follow in batches;
-// what was gathered in the last 100 ms is all that a crash may lose. The hash chain over the rows comes with their numbers later.
+// what was gathered in the last 100 ms is all that a crash may lose.
+//
+// Rows are in chains: a row that nothing changes any more gets the next number of its organization and a hash over every field and the hash of the row
+// before it. Each organization has a chain of its own, so that what it exports is verified by itself, shows every gap in its numbers, and tells nothing
+// of others. A row is chained once it has its result, or after three minutes, when no call that waits can have one any more: it was cut off, or it is a
+// terminal or an upload that goes on. An end that comes later is a row of its own, which names the first. So what has a number never changes.
+//
+// Whoever may write to the database can make a whole new chain; that is seen by those who have noted a number with its hash, or kept an export.
 package audit
 
 import (
@@ -41,20 +48,27 @@ type Entry struct {
 	ResourceID   string
 	Result       string // OK, an error's code, or empty: it has not come to an end
 	Duration     time.Duration
-	Seq          int64 // its number, 0 before it has one
+	EndOf        string // the id of the row with the call's beginning, where that was chained before the end came; then At is the time of the end
+	Seq          int64  // its number in its organization, 0 before it has one
+	Hash         string // over all of it and the hash of the row before
 }
 
 // Config says what a Log works with. Now, NewID and Logger may be nil.
 type Config struct {
-	DB     *db.DB
-	Keep   time.Duration // how long rows are there; 400 days where 0
-	Now    func() time.Time
-	NewID  func(id.Kind) string
-	Logger *slog.Logger
+	DB   *db.DB
+	Keep time.Duration // how long rows are there; 400 days where 0
+	// Endless is how long a row without a result waits for one before it is chained without; three minutes where 0.
+	Endless time.Duration
+	Now     func() time.Time
+	NewID   func(id.Kind) string
+	Logger  *slog.Logger
 }
 
+// ending is the end of a call. Where it comes late it is a row, of the id own.
 type ending struct {
 	id       string
+	own      string
+	at       time.Time
 	result   string
 	duration time.Duration
 }
@@ -62,7 +76,6 @@ type ending struct {
 // Log is the audit log of the deployment.
 type Log struct {
 	cfg Config
-	seq db.Sequence
 
 	mu      sync.Mutex
 	entries []Entry
@@ -73,6 +86,12 @@ type Log struct {
 
 // kindAudit is the kind of the rows' ids.
 const kindAudit id.Kind = "aud"
+
+// Notified when rows were written, and when they were chained.
+const (
+	writtenTopic = "new:audit"
+	chainedTopic = "numbered:audit"
+)
 
 // New makes a Log. Run writes what is gathered.
 func New(cfg Config) *Log {
@@ -85,10 +104,13 @@ func New(cfg Config) *Log {
 	if cfg.Keep == 0 {
 		cfg.Keep = keepFor
 	}
+	if cfg.Endless == 0 {
+		cfg.Endless = endless
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Log{cfg: cfg, seq: db.Sequence{Table: "audit", Gap: flushEvery, Relaxed: true}}
+	return &Log{cfg: cfg}
 }
 
 // Begin records a write in the transaction of its intent and gives the row's id for End.
@@ -102,7 +124,7 @@ func (l *Log) Begin(ctx context.Context, tx op.Tx, e Entry) (string, error) {
 
 // End sets the result of a write that Begin recorded, soon.
 func (l *Log) End(entry, result string, d time.Duration) {
-	l.gather(nil, &ending{entry, result, d})
+	l.gather(nil, &ending{entry, l.cfg.NewID(kindAudit), l.cfg.Now(), result, d})
 }
 
 // Record records a call that has come to its end without an intent, soon.
@@ -173,12 +195,11 @@ func (l *Log) Flush(ctx context.Context) error {
 			}
 		}
 		for _, e := range ends {
-			if _, err := tx.ExecContext(ctx, `UPDATE audit SET result = $2, duration_us = $3 WHERE id = $1`,
-				e.id, e.result, e.duration.Microseconds()); err != nil {
-				return fmt.Errorf("end audit row: %w", err)
+			if err := end(ctx, tx, e); err != nil {
+				return err
 			}
 		}
-		l.cfg.DB.NotifyAfter(tx, l.seq.Topic())
+		l.cfg.DB.NotifyAfter(tx, writtenTopic)
 		return nil
 	})
 	if err != nil {
@@ -201,11 +222,11 @@ func (l *Log) putBack(entries []Entry, ends []ending) {
 	}
 }
 
-// Run writes what is gathered, numbers the rows and drops old ones, until the context ends; then it writes the rest and gives the context's error.
+// Run writes what is gathered, chains the rows and drops old ones, until the context ends; then it writes the rest and gives the context's error.
 func (l *Log) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
-	beside.Go(func() { _ = l.cfg.DB.RunSequence(ctx, l.seq) })
-	beside.Go(func() { _ = l.cfg.DB.RunDropOld(ctx, l.seq, l.cfg.Keep, l.cfg.Now) })
+	beside.Go(func() { l.runChain(ctx) })
+	beside.Go(func() { l.runDrop(ctx) })
 	defer beside.Wait()
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -233,7 +254,18 @@ func (l *Log) Backlog() int {
 	return len(l.entries) + len(l.ends)
 }
 
-// Behind gives how many rows wait for their numbers, and how long the oldest of them does.
+// Behind gives how many rows that could be chained are not, and how long the oldest of them waits at most.
 func (l *Log) Behind(ctx context.Context) (rows int64, oldest time.Duration, err error) {
-	return l.cfg.DB.Behind(ctx, l.seq)
+	now, err := l.cfg.DB.Now(ctx, l.cfg.DB)
+	if err != nil {
+		return 0, 0, err
+	}
+	var at sql.NullInt64
+	if err := l.cfg.DB.QueryRowContext(ctx, `SELECT COUNT(*), MIN(at + duration_us) FROM audit WHERE seq IS NULL AND result <> ''`).Scan(&rows, &at); err != nil {
+		return 0, 0, fmt.Errorf("count rows without numbers: %w", err)
+	}
+	if !at.Valid {
+		return rows, 0, nil
+	}
+	return rows, max(0, now.Sub(db.Time(at.Int64))), nil
 }

@@ -100,7 +100,7 @@ func grouped() []Old {
 		{Name: "runtime_account", Action: "emails", Note: "there are no emails to choose"},
 		{Name: "runtime_reservations", Note: noGPU},
 		{Name: "runtime_switching_record", Note: "there is nothing to record"},
-		{Name: "runtime_audit_list", Note: noAudit},
+		{Name: "runtime_audit_list", Tool: "list_audit"},
 		{Name: "runtime_secrets", Note: noSecrets},
 		{Name: "runtime_jobs", Note: noJobs},
 		{Name: "runtime_feedback", Note: noSupport},

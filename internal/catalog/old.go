@@ -15,7 +15,6 @@ const (
 	noWatch     = "directories cannot be watched yet; list_files shows them"
 	noLink      = "there are no file links yet; read_file and write_file carry content"
 	noSupport   = "tell the person, with the requestId and without secrets"
-	noAudit     = "the audit log is for people, over the HTTP API"
 )
 
 // names are those that are one word for one thing.

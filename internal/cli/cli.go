@@ -32,6 +32,8 @@ type Commands struct {
 	Version string
 	// Extra are whole commands, such as serve, dev, prepare and doctor. Their errors are shown like all others; ExitError sets an exit code.
 	Extra []*cobra.Command
+	// Under are commands below a group of derived ones, by the group's name, such as verify of audit.
+	Under map[string][]*cobra.Command
 	// Pages are pages of the manual beside those of commands, by file name, such as berth.yaml.5.
 	Pages map[string]string
 	// DataDir is where the server of this machine keeps its data; nil: see DataDir.
@@ -121,7 +123,7 @@ func (a *app) root(more Commands) *cobra.Command {
 		return nil
 	}
 	root.AddGroup(&cobra.Group{ID: "operations", Title: "Operations:"}, &cobra.Group{ID: "server", Title: "This machine:"})
-	for _, c := range a.derived(api.All()) {
+	for _, c := range a.derived(api.All(), more.Under) {
 		c.GroupID = "operations"
 		root.AddCommand(c)
 	}

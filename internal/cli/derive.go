@@ -47,8 +47,8 @@ func Usage(info op.Info) string {
 	return "berth " + kebab(group) + " " + c.use()
 }
 
-// derived makes the commands of operations, grouped by the first half of their names.
-func (a *app) derived(infos []op.Info) []*cobra.Command {
+// derived makes the commands of operations, grouped by the first half of their names, with those that come from outside.
+func (a *app) derived(infos []op.Info, under map[string][]*cobra.Command) []*cobra.Command {
 	var groups []*cobra.Command
 	byName := map[string]*cobra.Command{}
 	for _, info := range infos {
@@ -69,7 +69,11 @@ func (a *app) derived(infos []op.Info) []*cobra.Command {
 	if g := byName["images"]; g != nil {
 		g.AddCommand(a.importCommand(), a.exportCommand())
 	}
+	if g := byName["audit"]; g != nil {
+		g.AddCommand(a.exportAuditCommand())
+	}
 	for _, g := range groups {
+		g.AddCommand(under[g.Name()]...)
 		var verbs []string
 		for _, c := range g.Commands() {
 			verbs = append(verbs, c.Name())

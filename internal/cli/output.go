@@ -22,6 +22,7 @@ import (
 
 // columns of lists, by operation; others show the first members of their items.
 var columns = map[string][]string{
+	"audit.list":        {"number", "at", "principalId", "sourceIp", "face", "operation", "resourceId", "result"},
 	"sandboxes.list":    {"id", "name", "state", "template", "createdAt", "expiresAt"},
 	"processes.list":    {"id", "state", "exitCode", "startedAt", "command"},
 	"files.list":        {"mode", "user", "size", "modifiedAt", "type", "path"},

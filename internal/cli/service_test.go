@@ -66,7 +66,7 @@ func (path) Stream(ctx context.Context, o *op.StreamOperation, raw json.RawMessa
 	return o.Serve(ctx, in, nil, s)
 }
 
-func startServer() (*httptest.Server, *builds) {
+func startServer(more ...func(*op.Registry)) (*httptest.Server, *builds) {
 	s := &service{files: map[string][]byte{}, ended: map[string]*ended{}}
 	r := op.NewRegistry()
 	bind(r, api.CreateSandbox, s.create)
@@ -81,6 +81,9 @@ func startServer() (*httptest.Server, *builds) {
 	bindListed(r)
 	bindPolicies(r)
 	b := bindBuilds(r)
+	for _, bind := range more {
+		bind(r)
+	}
 	return httptest.NewServer(httpapi.New(httpapi.Config{
 		Registry: r, Path: path{},
 		Authenticate: func(_ context.Context, token string) (*caller.Caller, error) {

@@ -241,6 +241,7 @@ func (p *Plane) services() error {
 	p.confirms = confirmation.New(confirmation.Config{DB: p.db, Events: p.events, Visible: p.identity.Visible, Registry: p.registry.Get, Lasts: cfg.ConfirmationLasts, Logger: cfg.Logger})
 	p.confirms.Register(p.registry)
 	p.policies.Register(p.registry)
+	p.audit.Register(p.registry)
 	registerCapabilities(p.registry, p.node, cfg.Version)
 	registerPools(p.registry, p.node, p.readies)
 	if err := p.documentation(); err != nil {

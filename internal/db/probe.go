@@ -31,41 +31,46 @@ type Status struct {
 // Probe looks at a database without changing it: it makes no file and no table.
 func Probe(ctx context.Context, rawURL string) (Status, error) {
 	st := Status{Dialect: SQLite, Newest: newest()}
-	var conn *sql.DB
-	if strings.HasPrefix(rawURL, "postgres://") || strings.HasPrefix(rawURL, "postgresql://") {
+	if isPostgres(rawURL) {
 		st.Dialect = Postgres
-		connector, err := sqlOpenPostgres(rawURL)
-		if err != nil {
-			return st, err
-		}
-		conn = connector
-	} else {
-		path, err := filepath.Abs(strings.TrimPrefix(rawURL, "sqlite://"))
-		if err != nil {
-			return st, err
-		}
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			st.Fresh = true
-			return st, nil
-		} else if err != nil {
-			return st, err
-		}
-		c, err := sqlite.NewConnector("file:" + (&url.URL{Path: path}).EscapedPath() + "?mode=ro&_busy_timeout=2000&_query_only=1")
-		if err != nil {
-			return st, err
-		}
-		conn = sql.OpenDB(c)
+	}
+	conn, err := openToRead(rawURL)
+	if errors.Is(err, fs.ErrNotExist) && st.Dialect == SQLite {
+		st.Fresh = true
+		return st, nil
+	}
+	if err != nil {
+		return st, err
 	}
 	defer conn.Close()
 	return st, st.read(ctx, conn)
 }
 
-func sqlOpenPostgres(rawURL string) (*sql.DB, error) {
-	pc, err := parsePostgres(rawURL)
+func isPostgres(rawURL string) bool {
+	return strings.HasPrefix(rawURL, "postgres://") || strings.HasPrefix(rawURL, "postgresql://")
+}
+
+// openToRead opens a database without making anything. A file that is not there is fs.ErrNotExist.
+func openToRead(rawURL string) (*sql.DB, error) {
+	if isPostgres(rawURL) {
+		pc, err := parsePostgres(rawURL)
+		if err != nil {
+			return nil, err
+		}
+		return stdlib.OpenDB(*pc), nil
+	}
+	path, err := filepath.Abs(strings.TrimPrefix(rawURL, "sqlite://"))
 	if err != nil {
 		return nil, err
 	}
-	return stdlib.OpenDB(*pc), nil
+	if _, err := os.Stat(path); err != nil {
+		return nil, err
+	}
+	c, err := sqlite.NewConnector("file:" + (&url.URL{Path: path}).EscapedPath() + "?mode=ro&_busy_timeout=2000&_query_only=1")
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(c), nil
 }
 
 func (st *Status) read(ctx context.Context, conn *sql.DB) error {

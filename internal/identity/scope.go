@@ -13,14 +13,19 @@ import (
 
 // The named sets of actions.
 const (
-	scopeRead  = "read"  // what changes nothing, but for identity
+	scopeRead  = "read"  // what changes nothing, but for identity and the audit log
 	scopeWrite = "write" // read, and every write but for identity
 	scopeAdmin = "admin" // everything
 )
 
+// guarded reports whether an action, or a pattern of actions, is of an area that read and write leave out: who may what, and who did what.
+func guarded(action string) bool {
+	return strings.HasPrefix(action, "identity:") || strings.HasPrefix(action, "audit:")
+}
+
 // grants reports whether one scope allows an operation.
 func grants(scope string, info op.Info) bool {
-	own := strings.HasPrefix(info.Action, "identity:")
+	own := guarded(info.Action)
 	switch scope {
 	case scopeAdmin:
 		return true
@@ -104,7 +109,7 @@ func covers(have []string, want string) bool {
 // wider reports whether all that a pattern can ever match is allowed by another scope.
 func wider(scope, pattern string) bool {
 	if scope == scopeWrite {
-		return !strings.HasPrefix(pattern, "*") && !strings.HasPrefix(pattern, "identity:")
+		return !strings.HasPrefix(pattern, "*") && !guarded(pattern)
 	}
 	return matches(scope, strings.ReplaceAll(pattern, "*", "\x00"))
 }

@@ -107,6 +107,9 @@ func TestCovers(t *testing.T) {
 		{"write", "compute:*", true},
 		{"write", "account:*", true},
 		{"write", "identity:keys:read", false},
+		{"write", "audit:log:read", false},
+		{"write", "audit:*", false},
+		{"audit:*", "audit:log:read", true},
 		{"write", "identity:*", false},
 		{"read", "read", true},
 		{"read", "write", false},
@@ -115,6 +118,7 @@ func TestCovers(t *testing.T) {
 		{"read", "compute:sandboxes:create", false},
 		{"read", "compute:sandboxes:*", false},
 		{"read", "identity:keys:read", false},
+		{"read", "audit:log:read", false},
 		{"read", "compute:unknown:read", false},
 		{"compute:*", "read", false},
 		{"compute:* account:*", "read", false}, // read reaches areas that later versions add

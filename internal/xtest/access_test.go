@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/client"
+	"github.com/berthrun/berth/internal/audit"
 	"github.com/berthrun/berth/internal/db"
 )
 
@@ -84,8 +85,8 @@ func TestScopes(t *testing.T) {
 			refused map[string]bool // of get, exec, keys
 		}{
 			{[]string{"admin"}, func(op.Info) bool { return true }, map[string]bool{}},
-			{[]string{"write"}, func(op.Info) bool { return true }, map[string]bool{"keys": true}},
-			{[]string{"read"}, func(i op.Info) bool { return i.Hints.Has(op.Read) }, map[string]bool{"exec": true, "keys": true}},
+			{[]string{"write"}, func(i op.Info) bool { return i.Action != "audit:log:read" }, map[string]bool{"keys": true}},
+			{[]string{"read"}, func(i op.Info) bool { return i.Hints.Has(op.Read) && i.Action != "audit:log:read" }, map[string]bool{"exec": true, "keys": true}},
 			{[]string{"compute:sandboxes:read"}, func(i op.Info) bool { return i.Action == "compute:sandboxes:read" }, map[string]bool{"exec": true, "keys": true}},
 			{
 				[]string{"compute:sandboxes:*", "identity:keys:read"},
@@ -349,7 +350,11 @@ func TestAudit(t *testing.T) {
 		}
 		var all strings.Builder
 		for _, table := range []string{"audit", "events"} {
-			if rows := numbered(t, l.db, table); rows < 3 {
+			count := numbered
+			if table == "audit" {
+				count = chained
+			}
+			if rows := count(t, l.db, table); rows < 3 {
 				t.Errorf("%s has %d rows", table, rows)
 			}
 			dump(t, l.db, &all, `SELECT * FROM `+table)
@@ -363,6 +368,29 @@ func TestAudit(t *testing.T) {
 			t.Errorf("events: %v", got)
 		}
 	})
+}
+
+// chained waits until every row of the audit log is in its organization's chain, and checks these.
+func chained(t testing.TB, d *db.DB, _ string) (rows int) {
+	t.Helper()
+	eventually(t, func() bool {
+		var waiting int
+		if err := d.QueryRowContext(context.Background(), `SELECT COUNT(*) FROM audit WHERE seq IS NULL`).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+		return waiting == 0
+	})
+	all, err := audit.Verify(context.Background(), d, "", audit.Mark{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range all {
+		if v.Wrong != nil {
+			t.Errorf("the chain of %s: %v", v.Organization, v.Wrong)
+		}
+		rows += int(v.Rows)
+	}
+	return rows
 }
 
 // numbered waits until every row of a table has its number and checks that these are 1, 2, 3, ….

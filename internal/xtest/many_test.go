@@ -394,4 +394,5 @@ func TestTwoControlPlanes(t *testing.T) {
 		}
 	})
 	t.Run("events are numbered without gaps", func(t *testing.T) { numbered(t, l.db, "events") })
+	t.Run("the audit log is one whole chain", func(t *testing.T) { chained(t, l.db, "audit") })
 }

@@ -263,6 +263,10 @@ func (g *registry) example(t *testing.T, operation string) string {
 	case api.DeleteRegistry.Name:
 		Must(t, c, api.SetRegistry, api.SetRegistryIn{Host: name + ".example", Token: "t"})
 		return encode(t, api.DeleteRegistryIn{Host: name + ".example"})
+	case api.ListAudit.Name:
+		return encode(t, api.ListAuditIn{Operation: api.GetSandbox.Name, Result: "ok"})
+	case api.ExportAudit.Name:
+		return "{}"
 	case api.GetAccount.Name, api.GetLimits.Name, api.ListCapabilities.Name, api.ListPools.Name:
 		return "{}"
 	case api.SearchDocs.Name:

@@ -567,6 +567,78 @@ export interface AccountLimitsOutput {
   })[];
 }
 
+/** The input of audit.export. */
+export interface AuditExportInput {
+  /** The number of the last row that was had before; the first row that is kept where absent. */
+  after?: number | undefined;
+}
+
+/** The input of audit.list. */
+export interface AuditListInput {
+  /** nextCursor of the page before, with the same filters. */
+  cursor?: string | undefined;
+  /** Calls before this time. */
+  end?: string | undefined;
+  /** How many items at most. Default: 20. */
+  limit?: number | undefined;
+  /** Such as sandboxes.create. */
+  operation?: string | undefined;
+  /** The id of a key, person, agent or app that called or for whom or through which was called. */
+  principal?: string | undefined;
+  /** The id of what was acted on. */
+  resource?: string | undefined;
+  /** ok or an error's code. */
+  result?: string | undefined;
+  /** Calls from this time on. */
+  start?: string | undefined;
+}
+
+/** The output of audit.list. */
+export interface AuditListOutput {
+  /** A page may hold fewer than limit, or none: go on while there is a nextCursor. */
+  items: ({
+    /** What authorization was asked. */
+    action: string;
+    /** When the call began; of a row with endOf, when it ended. */
+    at: string;
+    /** In microseconds. */
+    durationUs: number;
+    /** http or mcp. */
+    face: string;
+    /** SHA-256, in hexadecimal, over the hash of the row before it and all of this one. */
+    hash: string;
+    id: string;
+    /** Its place in the organization's chain: 1, 2, 3 and so on, without gaps. */
+    number: number;
+    operation: string;
+    organizationId: string;
+    /** Who called: a key, a person or an agent. */
+    principalId: string;
+    requestId: string;
+    agentId?: string | undefined;
+    /** The connected app through which. */
+    appId?: string | undefined;
+    /** What the caller's program calls itself. */
+    client?: string | undefined;
+    /** This is the late end of a call: the id of the row with its beginning. */
+    endOf?: string | undefined;
+    keyId?: string | undefined;
+    /** The person for whom. */
+    personId?: string | undefined;
+    /** In an export, the hash of the row before it. */
+    previousHash?: string | undefined;
+    resourceId?: string | undefined;
+    resourceKind?: string | undefined;
+    /** ok or an error's code; absent where the call had no end within three minutes. */
+    result?: string | undefined;
+    /** From where: the address of the connection, or what a trusted proxy says of it. */
+    sourceIp?: string | undefined;
+    workspaceId?: string | undefined;
+  })[];
+  /** The next page's cursor; null on the last one. */
+  nextCursor: string | null;
+}
+
 /** The input of backups.create. */
 export interface BackupsCreateInput {
   volumeId: string;
@@ -2806,6 +2878,62 @@ export class Account {
   }
 }
 
+export class Audit {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Export the audit log: Gives the organization's audit log as JSON Lines, the oldest row first, each with its hash and that of the row before it: berth audit verify FILE checks it without a server. It is whole where it ends properly, and goes on with after. */
+  export(input: AuditExportInput = {}, options?: StreamOptions): Promise<Download> {
+    return this.#transport.download({ method: "GET", path: "/v1/audit/export", write: false, keyed: false }, input, options);
+  }
+
+  /** List the audit log: Lists the organization's calls, the newest first: who, for whom, through what, from where, on what, with which result; never the values of arguments. A call is in it once it has ended. */
+  list(input: AuditListInput = {}, options?: CallOptions): ListCall<AuditListOutput, {
+    /** What authorization was asked. */
+    action: string;
+    /** When the call began; of a row with endOf, when it ended. */
+    at: string;
+    /** In microseconds. */
+    durationUs: number;
+    /** http or mcp. */
+    face: string;
+    /** SHA-256, in hexadecimal, over the hash of the row before it and all of this one. */
+    hash: string;
+    id: string;
+    /** Its place in the organization's chain: 1, 2, 3 and so on, without gaps. */
+    number: number;
+    operation: string;
+    organizationId: string;
+    /** Who called: a key, a person or an agent. */
+    principalId: string;
+    requestId: string;
+    agentId?: string | undefined;
+    /** The connected app through which. */
+    appId?: string | undefined;
+    /** What the caller's program calls itself. */
+    client?: string | undefined;
+    /** This is the late end of a call: the id of the row with its beginning. */
+    endOf?: string | undefined;
+    keyId?: string | undefined;
+    /** The person for whom. */
+    personId?: string | undefined;
+    /** In an export, the hash of the row before it. */
+    previousHash?: string | undefined;
+    resourceId?: string | undefined;
+    resourceKind?: string | undefined;
+    /** ok or an error's code; absent where the call had no end within three minutes. */
+    result?: string | undefined;
+    /** From where: the address of the connection, or what a trusted proxy says of it. */
+    sourceIp?: string | undefined;
+    workspaceId?: string | undefined;
+  }> {
+    return new ListCall((cursor) => this.#transport.call({ method: "GET", path: "/v1/audit", write: false, keyed: false }, cursor === undefined ? input : { ...input, cursor }, options));
+  }
+}
+
 export class Backups {
   readonly #transport: Transport;
 
@@ -3456,6 +3584,7 @@ export class Workspaces {
 /** Every operation, by what it is about. */
 export class Operations {
   readonly account: Account;
+  readonly audit: Audit;
   readonly backups: Backups;
   readonly builds: Builds;
   readonly capabilities: Capabilities;
@@ -3476,6 +3605,7 @@ export class Operations {
 
   constructor(transport: Transport) {
     this.account = new Account(transport);
+    this.audit = new Audit(transport);
     this.backups = new Backups(transport);
     this.builds = new Builds(transport);
     this.capabilities = new Capabilities(transport);

@@ -44,7 +44,14 @@ func TestRegistry(t *testing.T) {
 		g.process = start(t, s.Client, g.sandbox, "exec sleep 600")
 		admin, foreign := identify(t, s, s.Key), identify(t, s, secret)
 		shared := g.template(t, "shared")
+		held := Must(t, s.Client, api.CreateKey, api.CreateKeyIn{Name: "held", Scopes: []string{"admin"}, Confirm: []string{"write"}})
 		calltest.Suite(t, calltest.Setup{
+			Held: identify(t, s, held.Secret),
+			Approve: func(t *testing.T, id string) {
+				if got := approve(t, s, s.Client, id); got != "" {
+					t.Fatalf("approve: %s", got)
+				}
+			},
 			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
 			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept")), "sbxt": shared.TemplateID, "bld": shared.BuildID, "cnf": g.confirmation(t).ID, "bctx": uploaded(t, s.Client, map[string]string{"file": "text"})},
 		})
@@ -488,7 +495,7 @@ func (g *registry) effects(t *testing.T) {
 			t.Errorf("a process read %q", got)
 		}
 	}
-	if heard != 1 {
+	if heard != 2 { // of the call that was repeated, and of the one that was approved
 		t.Errorf("%d processes got input, of %d that calls were tried on", heard, len(g.read))
 	}
 	heard = 0
@@ -502,7 +509,7 @@ func (g *registry) effects(t *testing.T) {
 			t.Errorf("a process that was signalled wrote %q", got)
 		}
 	}
-	if heard != 1 {
+	if heard != 2 {
 		t.Errorf("%d processes got the signal, of %d that calls were tried on", heard, len(g.counted))
 	}
 }

@@ -57,7 +57,7 @@ func (e *effect) held() (confirmation.Request, error) {
 		on.ID = "" // what is not there yet has another one in each draft
 	}
 	return confirmation.Request{
-		Caller: e.caller, Operation: e.op.Name, Action: e.op.Action, Resource: on, Arguments: args, Cost: e.draft.Cost, Why: e.why,
+		Caller: e.caller, Operation: e.op.Name, Action: e.op.Action, Resource: on, Arguments: args, Cost: e.draft.Cost, Uses: e.draft.Uses, Why: e.why,
 	}, err
 }
 

@@ -30,6 +30,7 @@ type asked struct {
 	}
 	Arguments json.RawMessage
 	Cost      map[string]int64
+	Uses      map[string]string
 	Workspace string
 	Principal string
 	Person    string
@@ -106,6 +107,9 @@ func (c *command) renderAsked(a *asked) error {
 	line("operation", a.Operation)
 	line(a.Resource.Kind, a.Resource.ID)
 	line("named", a.Resource.Name)
+	for _, name := range slices.Sorted(maps.Keys(a.Uses)) {
+		line("means", name+" "+a.Uses[name])
+	}
 	for _, limit := range slices.Sorted(maps.Keys(a.Cost)) {
 		line("takes", fmt.Sprintf("%d of %s", a.Cost[limit], limit))
 	}

@@ -31,7 +31,8 @@ type Request struct {
 	Resource  op.Resource
 	Arguments json.RawMessage  // canonical, without what does not change the effect
 	Cost      map[string]int64 // as of the draft
-	Why       []string         // a person is asked
+	Uses      map[string]string
+	Why       []string // a person is asked
 }
 
 // State is how a confirmation stands.
@@ -118,6 +119,9 @@ func draft(r Request, nonce string, expires time.Time) (text, digest string, err
 		if of != "" {
 			all[name] = of
 		}
+	}
+	if len(r.Uses) > 0 {
+		all["uses"] = r.Uses
 	}
 	if len(r.Cost) > 0 {
 		all["cost"] = r.Cost

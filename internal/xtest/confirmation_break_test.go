@@ -177,6 +177,48 @@ func TestConfirmationOfWhatIsThere(t *testing.T) {
 	})
 }
 
+// A sandbox of a template is approved as the template is: built anew or given another script it is not what was approved.
+func TestConfirmationOfATemplate(t *testing.T) {
+	dbtest.EachURL(t, func(t *testing.T, url string) {
+		s := Start(t, Options{Database: url, Fake: fake.Config{Can: fake.Everything()}, Change: func(c *controlplane.Config) { c.Patience = time.Millisecond }})
+		agent := heldKey(t, s, nil, "compute:sandboxes:*")
+		build := api.BuildTemplateIn{Name: "mine", FromTemplate: "base", Steps: []api.TemplateStep{{Type: "ENV", Key: "A", Value: "b"}}}
+		one := Must(t, s.Client, api.BuildTemplate, build)
+		built(t, s.Client, one.BuildID)
+		create := api.CreateSandboxIn{Template: "mine"}
+		change := map[string]func(){
+			"nothing": func() {},
+			"script": func() {
+				script := "echo evil"
+				Must(t, agent, api.UpdateTemplate, api.UpdateTemplateIn{TemplateIn: api.TemplateIn{TemplateID: one.TemplateID}, UserData: &script})
+			},
+			"build": func() {
+				build.Steps[0].Value = "c"
+				built(t, s.Client, Must(t, agent, api.BuildTemplate, build).BuildID)
+			},
+		}
+		for _, name := range []string{"nothing", "script", "nothing", "build", "nothing"} {
+			create.IdempotencyKey = ""
+			id, key := asked(t, agent, api.CreateSandbox, create)
+			if c := Must(t, s.Client, api.GetConfirmation, api.ConfirmationIn{ConfirmationID: id}).Confirmation; !strings.Contains(c.Draft, `"uses":{"build":"bld_`) {
+				t.Errorf("it does not say of which build: %s", c.Draft)
+			}
+			if got := approve(t, s, s.Client, id); got != "" {
+				t.Fatal(got)
+			}
+			change[name]()
+			want := "CONFIRMATION_REQUIRED changed"
+			if name == "nothing" {
+				want = ""
+			}
+			create.IdempotencyKey = key
+			if got := refusedAs(t, agent, api.CreateSandbox, create); got != want {
+				t.Errorf("%s changed: %q, want %q", name, got, want)
+			}
+		}
+	})
+}
+
 // heldBuild asks for a build, which is answered by a result that says that it waits.
 func heldBuild(t *testing.T, c *client.Client, build api.BuildTemplateIn) (id, key string) {
 	t.Helper()

@@ -317,3 +317,10 @@ func count(t *testing.T, d *db.DB, query string, args ...any) (n int) {
 	}
 	return n
 }
+
+// confirmation is of a call that waits for a person.
+func (g *registry) confirmation(t *testing.T) api.Confirmation {
+	t.Helper()
+	id, _ := asked(t, heldKey(t, g.s, nil, "write"), api.StopSandbox, api.SandboxWaitIn{SandboxIn: in(g.sandbox)})
+	return Must(t, g.s.Client, api.GetConfirmation, api.ConfirmationIn{ConfirmationID: id}).Confirmation
+}

@@ -308,13 +308,6 @@ func (g *registry) example(t *testing.T, operation string) string {
 	return ""
 }
 
-// confirmation is of a call that waits for a person.
-func (g *registry) confirmation(t *testing.T) api.Confirmation {
-	t.Helper()
-	id, _ := asked(t, heldKey(t, g.s, nil, "write"), api.StopSandbox, api.SandboxWaitIn{SandboxIn: in(g.sandbox)})
-	return Must(t, g.s.Client, api.GetConfirmation, api.ConfirmationIn{ConfirmationID: id}).Confirmation
-}
-
 // push puts an image into the registry.
 func (g *registry) push(t *testing.T, name string) string {
 	t.Helper()

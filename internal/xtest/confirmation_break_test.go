@@ -3,10 +3,13 @@ package xtest
 import (
 	"database/sql"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/client"
@@ -316,6 +319,35 @@ func count(t *testing.T, d *db.DB, query string, args ...any) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// No list of tools is a way around: by whatever name an operation is called over MCP, it is held back.
+func TestConfirmationOfEveryProfile(t *testing.T) {
+	confirmations(t, func(t *testing.T, s *InProcess) {
+		box := Sandbox(t, s.Client, api.CreateSandboxIn{Name: "box"})
+		key := Must(t, s.Client, api.CreateKey, api.CreateKeyIn{Name: "agent", Confirm: []string{"write"}}).Secret
+		for _, tt := range []struct {
+			path, tool string
+			args       map[string]any
+		}{
+			{"/mcp", "delete_sandbox", nil},
+			{"/mcp?profile=chatgpt", "delete_sandbox", nil},
+			{"/mcp?profile=compact", "sandboxes", map[string]any{"action": "delete"}},
+			{"/mcp/x/sandboxes", "delete_sandbox", nil},
+		} {
+			args := map[string]any{"sandboxId": box}
+			maps.Copy(args, tt.args)
+			res, err := agent(t, &s.System, tt.path, key).CallTool(t.Context(), &mcp.CallToolParams{Name: tt.tool, Arguments: args})
+			if err != nil {
+				t.Errorf("%s %s: %v", tt.path, tt.tool, err)
+				continue
+			}
+			if text, _ := res.Content[0].(*mcp.TextContent); !res.IsError || text == nil || !strings.Contains(text.Text, "CONFIRMATION_REQUIRED") {
+				t.Errorf("%s %s: %v %+v", tt.path, tt.tool, res.IsError, text)
+			}
+		}
+		Must(t, s.Client, api.GetSandbox, in(box))
+	}, time.Millisecond, 0)
 }
 
 // confirmation is of a call that waits for a person.

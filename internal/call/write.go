@@ -68,7 +68,7 @@ func (p *Path) write(ctx context.Context, c *one) (*Result, error) {
 		case err != nil:
 			return nil, p.refuse(c, err)
 		case mine:
-			c.caller.Approved = len(c.why) > 0
+			c.caller.Approved = len(c.why) > 0 && e.row.confirmed != ""
 			return p.act(ctx, e)
 		case e.row.kept():
 			return p.replay(e)

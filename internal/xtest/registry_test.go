@@ -331,26 +331,6 @@ func (g *registry) snapshot(t *testing.T, sandbox string) string {
 	return Must(t, g.s.Client, api.SnapshotSandbox, api.SnapshotSandboxIn{SandboxIn: in(sandbox)}).Snapshot.ID
 }
 
-// volume makes one.
-func (g *registry) volume(t *testing.T, name string) string {
-	t.Helper()
-	v := Must(t, g.s.Client, api.CreateVolume, api.CreateVolumeIn{Name: name, SizeGiB: 1}).Volume
-	if v == nil || v.State != api.VolumeReady {
-		t.Fatalf("made %+v", v)
-	}
-	return v.ID
-}
-
-// backup makes one of a volume.
-func (g *registry) backup(t *testing.T, volume string) string {
-	t.Helper()
-	b := Must(t, g.s.Client, api.CreateBackup, api.CreateBackupIn{VolumeIn: api.VolumeIn{VolumeID: volume}}).Backup
-	if b == nil || b.State != api.BackupReady {
-		t.Fatalf("made %+v", b)
-	}
-	return b.ID
-}
-
 // template builds one.
 func (g *registry) template(t *testing.T, name string) *api.BuildTemplateOut {
 	t.Helper()

@@ -124,8 +124,8 @@ type SetRegistryIn struct {
 	op.WriteIn
 	Host     string `json:"host" minlen:"1" maxlen:"253" doc:"As in references, such as ghcr.io."`
 	Username string `json:"username,omitempty" maxlen:"256"`
-	Password string `json:"password,omitempty" maxlen:"8192" doc:"With username. It is never shown again."`
-	Token    string `json:"token,omitempty" maxlen:"8192" doc:"A bearer token, instead of username and password."`
+	Password string `json:"password,omitempty" secret:"true" maxlen:"8192" doc:"With username. It is never shown again."`
+	Token    string `json:"token,omitempty" secret:"true" maxlen:"8192" doc:"A bearer token, instead of username and password."`
 }
 
 // RegistryOut is the output of registries.set.

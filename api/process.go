@@ -11,7 +11,7 @@ type CommandIn struct {
 	Command string            `json:"command,omitempty" maxlen:"131072" doc:"Through the shell. Either this or argv."`
 	Argv    []string          `json:"argv,omitempty" maxitems:"4096" doc:"Program and arguments, without a shell."`
 	Cwd     string            `json:"cwd,omitempty" maxlen:"4096" default:"/workspace"`
-	Env     map[string]string `json:"env,omitempty" maxprops:"256" doc:"Added to the sandbox's own."`
+	Env     map[string]string `json:"env,omitempty" secret:"true" maxprops:"256" doc:"Added to the sandbox's own."`
 	User    string            `json:"user,omitempty" pattern:"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}$" default:"user" doc:"For example root."`
 }
 

@@ -95,7 +95,7 @@ type CreateSandboxIn struct {
 	OnExpiry         string            `json:"onExpiry,omitempty" enum:"pause,stop,delete" default:"stop"`
 	AutoWake         *bool             `json:"autoWake,omitempty" default:"true" doc:"Whether commands, files and previews wake or start it."`
 	WakeOnTimers     *bool             `json:"wakeOnTimers,omitempty" default:"true"`
-	Env              map[string]string `json:"env,omitempty" maxprops:"256" doc:"Variables of every command, process and terminal in it."`
+	Env              map[string]string `json:"env,omitempty" secret:"true" maxprops:"256" doc:"Variables of every command, process and terminal in it."`
 	Metadata         map[string]string `json:"metadata,omitempty" maxprops:"64" doc:"Your labels."`
 	Resources        *ResourcesIn      `json:"resources,omitempty"`
 	Size             string            `json:"size,omitempty" enum:"small,large" doc:"Instead of resources: small is 0.5 vCPU and 1 GiB, large 1.5 vCPU and 3 GiB."`
@@ -199,7 +199,7 @@ type UpdateSandboxIn struct {
 	SandboxIn
 	Name             *string           `json:"name,omitempty" pattern:"^([a-z0-9][a-z0-9._-]{0,62})?$" doc:"Empty takes the name away."`
 	Metadata         map[string]string `json:"metadata,omitzero" maxprops:"64" doc:"Replaces all labels."`
-	Env              map[string]string `json:"env,omitzero" maxprops:"256" doc:"Replaces all variables, for what is started from now on."`
+	Env              map[string]string `json:"env,omitzero" secret:"true" maxprops:"256" doc:"Replaces all variables, for what is started from now on."`
 	AutoWake         *bool             `json:"autoWake,omitempty"`
 	WakeOnTimers     *bool             `json:"wakeOnTimers,omitempty"`
 	IdlePauseSeconds *int              `json:"idlePauseSeconds,omitempty" min:"0" max:"86400" doc:"60 to 86400, or 0 for ever."`

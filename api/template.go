@@ -138,8 +138,8 @@ type UpdateTemplateIn struct {
 	OnExpiry         string            `json:"onExpiry,omitempty" enum:"pause,stop,delete"`
 	Resources        *ResourcesIn      `json:"resources,omitempty"`
 	Network          *NetworkIn        `json:"network,omitempty"`
-	Env              map[string]string `json:"env,omitzero" maxprops:"256" doc:"Replaces all variables of its sandboxes. Never shown again."`
-	UserData         *string           `json:"userData,omitempty" maxlen:"65536" doc:"A script that each new sandbox runs once, as root. Never shown again."`
+	Env              map[string]string `json:"env,omitzero" secret:"true" maxprops:"256" doc:"Replaces all variables of its sandboxes. Never shown again."`
+	UserData         *string           `json:"userData,omitempty" secret:"true" maxlen:"65536" doc:"A script that each new sandbox runs once, as root. Never shown again."`
 	Tag              string            `json:"tag,omitempty" pattern:"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$" doc:"With buildId: this tag means that build; latest goes back to an earlier one."`
 	BuildID          string            `json:"buildId,omitempty" id:"bld"`
 }

@@ -15,10 +15,11 @@ type Tx interface {
 // Draft is the canonical request: what would be done, to what, at what cost. It is what authorization decides on and what a person approves.
 type Draft struct {
 	Resource Resource
-	Cost     map[string]int64 // by limit, such as "sandboxes.running": what the call would take
-	Process  string           // the id of a process that the call will start, kept for a replay
-	Once     string           // set by the path of a call after Draft: an id of this one effect, the same at every repetition with the same key
-	Data     any              // the service's own, between its steps
+	Cost     map[string]int64  // by limit, such as "sandboxes.running": what the call would take
+	Uses     map[string]string // what names in the input mean now, such as a template's build: another meaning is another request
+	Process  string            // the id of a process that the call will start, kept for a replay
+	Once     string            // set by the path of a call after Draft: an id of this one effect, the same at every repetition with the same key
+	Data     any               // the service's own, between its steps
 
 	Confirmed bool // a person approved exactly this; only the path of a call sets it
 }

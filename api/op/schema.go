@@ -37,6 +37,8 @@ type Schema struct {
 	// Nullable marks an output member that may be null; its type is left open. Null is the type that it has otherwise.
 	Nullable bool   `json:"-"`
 	Null     string `json:"-"`
+	// Secret marks an input member, or all values of one, that is never shown again: not to who approves the call either.
+	Secret bool `json:"-"`
 }
 
 // Mode says whether objects refuse members that the schema does not name.
@@ -56,6 +58,7 @@ const (
 //	enum     a,b,c (inputs only)              default  shown; applying it is the service's
 //	id       an id of that kind: sets pattern (a list of ids: of each)
 //	format   such as uri                      null  an output member that may be null
+//	secret   an input member that is never shown again; of a map its values
 //
 // It panics on a type that has no portable schema: that is a programmer's error.
 func SchemaOf[T any](m Mode) *Schema {
@@ -159,6 +162,7 @@ func applyTags(p *Schema, f reflect.StructField, m Mode) {
 	if v := f.Tag.Get("default"); v != "" {
 		p.Default = defaultOf(p.Type, v)
 	}
+	p.Secret = f.Tag.Get("secret") != ""
 	if f.Tag.Get("null") != "" {
 		p.Null, p.Type, p.Nullable = p.Type, "", true
 	}

@@ -1,7 +1,6 @@
 package call
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -36,14 +35,29 @@ func (p *Path) waits(c *one) bool {
 	return p.cfg.Confirmer != nil && c.op.Hints.Has(op.Write) && !c.stream
 }
 
+// look finds out whether what a held create acts on is there already, as what another one of that name has: it has the same id in each draft then.
+func (p *Path) look(ctx context.Context, c *one) error {
+	return safely(func() error {
+		again, err := c.op.Draft(ctx, c.in)
+		if err == nil {
+			c.there = again.Resource.ID == c.draft.Resource.ID
+		}
+		return err
+	})
+}
+
+// held is what a person is to approve. Values that are never shown again are in it by fingerprint.
 func (e *effect) held() (confirmation.Request, error) {
 	args, err := canonicalInput(e.raw)
+	if err == nil {
+		args, err = hide(e.op.In, args, e.row.once)
+	}
 	on := e.draft.Resource
-	if e.op.Hints.Has(op.Creates) && !bytes.Contains(args, []byte(on.ID)) {
+	if e.op.Hints.Has(op.Creates) && !e.there {
 		on.ID = "" // what is not there yet has another one in each draft
 	}
 	return confirmation.Request{
-		Caller: e.caller, Operation: e.op.Name, Action: e.op.Action, Resource: on, Arguments: args, Cost: e.draft.Cost, Why: e.why,
+		Caller: e.caller, Operation: e.op.Name, Action: e.op.Action, Resource: on, Arguments: args, Cost: e.draft.Cost, Uses: e.draft.Uses, Why: e.why,
 	}, err
 }
 

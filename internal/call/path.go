@@ -136,6 +136,7 @@ type one struct {
 	draft  *op.Draft
 	why    []string // a person is to approve it
 	stream bool
+	there  bool // what a create acts on is there already
 	begun  time.Time
 	until  time.Time // its deadline
 }

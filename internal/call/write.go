@@ -54,6 +54,9 @@ func (p *Path) write(ctx context.Context, c *one) (*Result, error) {
 		return p.act(ctx, e)
 	}
 	sum, err := inputSHA256(c.raw)
+	if err == nil && len(c.why) > 0 && c.op.Hints.Has(op.Creates) {
+		err = p.look(ctx, c)
+	}
 	if err != nil {
 		return nil, p.refuse(c, err)
 	}
@@ -65,6 +68,7 @@ func (p *Path) write(ctx context.Context, c *one) (*Result, error) {
 		case err != nil:
 			return nil, p.refuse(c, err)
 		case mine:
+			c.caller.Approved = len(c.why) > 0 && e.row.confirmed != ""
 			return p.act(ctx, e)
 		case e.row.kept():
 			return p.replay(e)

@@ -27,6 +27,7 @@ type Caller struct {
 	KeyID       string
 	Scopes      []string // action patterns and the named sets read, write, admin
 	Confirm     []string // patterns as of scopes: of its writes, those that a person is to approve first
+	Approved    bool     // a person approved this very call; only the path of a call sets it
 	ReadOnly    bool     // through a read-only endpoint: nothing changes and nothing wakes
 	Face        Face
 	Client      string // what the caller's program calls itself; untrusted

@@ -7,6 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,17 +20,43 @@ import (
 
 // asked is the canonical request as it is approved.
 type asked struct {
-	Operation string
-	Action    string
-	Resource  struct{ Kind, ID, Name, Organization string }
+	V            int
+	Organization string
+	Operation    string
+	Action       string
+	Resource     struct {
+		Kind, ID, Name, Organization, Workspace string
+		Version                                 int64
+	}
 	Arguments json.RawMessage
 	Cost      map[string]int64
+	Uses      map[string]string
 	Workspace string
+	Principal string
 	Person    string
 	Agent     string
 	App       string
 	Key       string
+	Nonce     string
 	Expires   time.Time
+}
+
+// draftVersion is the form of requests that is understood here.
+const draftVersion = 1
+
+// readAsked reads a request. One that says more than is understood here is refused: it would not be shown whole.
+func readAsked(draft string) (*asked, error) {
+	var a asked
+	dec := json.NewDecoder(strings.NewReader(draft))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&a)
+	if err == nil && a.V != draftVersion {
+		err = fmt.Errorf("its form is %d, known is %d", a.V, draftVersion)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("this request cannot be shown whole, and was not approved; is berth older than the server? %w", err)
+	}
+	return &a, nil
 }
 
 // readBefore shows what is to be approved, of the very bytes whose digest is sent, and asks. Whoever names the digest has read it.
@@ -50,21 +79,22 @@ func (c *command) readBefore(cmd *cobra.Command, in map[string]any) error {
 	if hex.EncodeToString(sum[:]) != got.Confirmation.Digest {
 		return errors.New("the server's digest is not that of the request that it shows: nothing was approved")
 	}
-	if err := c.renderAsked(got.Confirmation); err != nil {
+	a, err := readAsked(got.Confirmation.Draft)
+	if err == nil {
+		err = c.renderAsked(a)
+	}
+	if err != nil {
 		return err
 	}
 	in["digest"] = got.Confirmation.Digest
 	if c.yes {
 		return nil
 	}
-	return c.ask("Approve exactly this")
+	// What was first may have scrolled away behind the arguments.
+	return c.ask(plain(strings.TrimSpace(a.Operation+" "+a.Resource.ID)) + ": Approve exactly this")
 }
 
-func (c *command) renderAsked(f api.Confirmation) error {
-	var a asked
-	if err := json.Unmarshal([]byte(f.Draft), &a); err != nil {
-		return fmt.Errorf("read request: %w", err)
-	}
+func (c *command) renderAsked(a *asked) error {
 	var args bytes.Buffer
 	if err := json.Indent(&args, a.Arguments, "  ", "  "); err != nil {
 		return fmt.Errorf("read arguments: %w", err)
@@ -77,8 +107,11 @@ func (c *command) renderAsked(f api.Confirmation) error {
 	line("operation", a.Operation)
 	line(a.Resource.Kind, a.Resource.ID)
 	line("named", a.Resource.Name)
-	for limit, n := range a.Cost {
-		line("takes", fmt.Sprintf("%d of %s", n, limit))
+	for _, name := range slices.Sorted(maps.Keys(a.Uses)) {
+		line("means", name+" "+a.Uses[name])
+	}
+	for _, limit := range slices.Sorted(maps.Keys(a.Cost)) {
+		line("takes", fmt.Sprintf("%d of %s", a.Cost[limit], limit))
 	}
 	line("person", a.Person)
 	line("agent", a.Agent)

@@ -262,12 +262,14 @@ func TestTimeoutIsSaid(t *testing.T) {
 
 // FuzzPlain holds stored text, such as a name that somebody chose, to what cannot steer a terminal.
 func FuzzPlain(f *testing.F) {
-	for _, s := range []string{"a", "\x1b[31mred", "a\nb", "\u202e", "\xff", "grüße", "\u0085"} {
+	for _, s := range []string{"a", "\x1b[31mred", "a\nb", "\u202e", "\xff", "grüße", "\u0085", "\u2028", "\u3164", "a\ufe0f"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		got := plain(s)
-		if !utf8.ValidString(got) || strings.ContainsFunc(got, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }) {
+		if !utf8.ValidString(got) || strings.ContainsFunc(got, func(r rune) bool {
+			return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point)
+		}) {
 			t.Errorf("%q became %q", s, got)
 		}
 	})

@@ -22,23 +22,24 @@ import (
 
 // columns of lists, by operation; others show the first members of their items.
 var columns = map[string][]string{
-	"audit.list":        {"number", "at", "principalId", "sourceIp", "face", "operation", "resourceId", "result"},
-	"sandboxes.list":    {"id", "name", "state", "template", "createdAt", "expiresAt"},
-	"processes.list":    {"id", "state", "exitCode", "startedAt", "command"},
-	"files.list":        {"mode", "user", "size", "modifiedAt", "type", "path"},
-	"keys.list":         {"id", "name", "last4", "scopes", "expiresAt", "lastUsedAt", "revokedAt"},
-	"account.limits":    {"key", "limit", "used", "unit"},
-	"workspaces.list":   {"id", "name", "current", "createdAt"},
-	"capabilities.list": {"name", "enabled", "missing"},
-	"docs.list":         {"page", "title", "summary"},
-	"docs.search":       {"page", "section", "excerpt"},
-	"snapshots.list":    {"id", "name", "state", "mode", "memoryMiB", "diskMiB", "createdAt", "sandboxId"},
-	"volumes.list":      {"id", "name", "state", "sizeGiB", "usedMiB", "createdAt"},
-	"backups.list":      {"id", "volumeName", "state", "automatic", "contentMiB", "storedMiB", "createdAt"},
-	"images.list":       {"id", "name", "tags", "state", "unpackedMiB", "createdAt"},
-	"templates.list":    {"id", "name", "ready", "version", "updatedAt"},
-	"builds.list":       {"id", "name", "version", "status", "createdAt", "finishedAt", "reason"},
-	"registries.list":   {"host", "username", "createdAt", "updatedAt"},
+	"audit.list":         {"number", "at", "principalId", "sourceIp", "face", "operation", "resourceId", "result"},
+	"sandboxes.list":     {"id", "name", "state", "template", "createdAt", "expiresAt"},
+	"processes.list":     {"id", "state", "exitCode", "startedAt", "command"},
+	"files.list":         {"mode", "user", "size", "modifiedAt", "type", "path"},
+	"keys.list":          {"id", "name", "last4", "scopes", "expiresAt", "lastUsedAt", "revokedAt"},
+	"account.limits":     {"key", "limit", "used", "unit"},
+	"workspaces.list":    {"id", "name", "current", "createdAt"},
+	"capabilities.list":  {"name", "enabled", "missing"},
+	"docs.list":          {"page", "title", "summary"},
+	"docs.search":        {"page", "section", "excerpt"},
+	"snapshots.list":     {"id", "name", "state", "mode", "memoryMiB", "diskMiB", "createdAt", "sandboxId"},
+	"volumes.list":       {"id", "name", "state", "sizeGiB", "usedMiB", "createdAt"},
+	"backups.list":       {"id", "volumeName", "state", "automatic", "contentMiB", "storedMiB", "createdAt"},
+	"images.list":        {"id", "name", "tags", "state", "unpackedMiB", "createdAt"},
+	"templates.list":     {"id", "name", "ready", "version", "updatedAt"},
+	"builds.list":        {"id", "name", "version", "status", "createdAt", "finishedAt", "reason"},
+	"confirmations.list": {"id", "state", "operation", "title", "expiresAt", "arguments"},
+	"registries.list":    {"host", "username", "createdAt", "updatedAt"},
 }
 
 // Characters of a table's cell; a terminal that is narrower has fewer.
@@ -224,7 +225,11 @@ func plain(s string) string {
 	}
 	var b strings.Builder
 	for _, r := range s {
-		if steers(r) || r == utf8.RuneError {
+		switch {
+		case steers(r):
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+			continue
+		case r == utf8.RuneError:
 			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
 			continue
 		}
@@ -254,8 +259,10 @@ func calm(doc []byte) []byte {
 	return out
 }
 
-// steers reports control characters and those that reorder text.
-func steers(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
+// steers reports control characters, those that reorder or break text, and those that are not seen.
+func steers(r rune) bool {
+	return r >= 0x7f && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) || r < 0x20
+}
 
 func clip(s string) string { return clipTo(s, maxCell) }
 

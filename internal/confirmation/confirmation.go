@@ -31,7 +31,8 @@ type Request struct {
 	Resource  op.Resource
 	Arguments json.RawMessage  // canonical, without what does not change the effect
 	Cost      map[string]int64 // as of the draft
-	Why       []string         // a person is asked
+	Uses      map[string]string
+	Why       []string // a person is asked
 }
 
 // State is how a confirmation stands.
@@ -59,8 +60,13 @@ const (
 	// mostPending is how many calls of one caller wait for a person at the same time: an inbox is to be read.
 	mostPending = 100
 
+	// largest is how long the arguments of a call may be, in bytes: a person is to read them.
+	largest = 32 << 10
+
 	lasts   = 10 * time.Minute
 	keepFor = 30 * 24 * time.Hour
+	// keepUndecided is how long a request is kept that nobody decided on, of which a caller may make as many as it likes.
+	keepUndecided = 24 * time.Hour
 )
 
 // Events records what happened in the transaction in which it happened.
@@ -114,6 +120,9 @@ func draft(r Request, nonce string, expires time.Time) (text, digest string, err
 			all[name] = of
 		}
 	}
+	if len(r.Uses) > 0 {
+		all["uses"] = r.Uses
+	}
 	if len(r.Cost) > 0 {
 		all["cost"] = r.Cost
 	}
@@ -134,6 +143,10 @@ func digestOf(draft string) string {
 
 // Ask records a request, for ten minutes.
 func (s *Service) Ask(ctx context.Context, tx op.Tx, r Request) (Confirmation, error) {
+	if len(r.Arguments) > largest {
+		return Confirmation{}, errs.E(errs.InvalidInput, "arguments of %d bytes are too long for a person to approve; at most %d", len(r.Arguments), largest).Because("confirmation_size").
+			Suggest("Do it in smaller parts, or ask for a credential that need not wait for a person.")
+	}
 	now, err := s.cfg.DB.Now(ctx, tx)
 	if err != nil {
 		return Confirmation{}, err
@@ -232,12 +245,12 @@ func (s *Service) emit(ctx context.Context, tx op.Tx, w *row, kind string) error
 // purgeEvery is how often old requests are removed.
 const purgeEvery = time.Hour
 
-// Run removes requests a month after their time, until the context ends.
+// Run removes requests a month after their time, those that nobody decided on after a day, until the context ends.
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(purgeEvery)
 	defer tick.Stop()
 	for {
-		if err := s.store.purge(ctx, s.cfg.DB, keepFor); err != nil && ctx.Err() == nil {
+		if err := s.store.purge(ctx, s.cfg.DB); err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Warn("old confirmations not removed", "error", err)
 		}
 		select {

@@ -21,7 +21,7 @@ func (s *Service) Register(r *op.Registry) {
 	op.Handle(r, api.ListConfirmations, op.Handler[api.ListConfirmationsIn, api.ListConfirmationsOut]{Draft: draftList, Act: s.actList})
 	op.Handle(r, api.ApproveConfirmation, op.Handler[api.ApproveConfirmationIn, api.ConfirmationOut]{
 		Draft: func(ctx context.Context, in *api.ApproveConfirmationIn) (*op.Draft, error) {
-			return s.draftOf(ctx, in.ConfirmationID)
+			return s.draftDecide(ctx, in.ConfirmationID)
 		},
 		Intent: func(ctx context.Context, tx op.Tx, in *api.ApproveConfirmationIn, _ *op.Draft) error {
 			return s.approve(ctx, tx, in.ConfirmationID, in.Digest)
@@ -32,7 +32,7 @@ func (s *Service) Register(r *op.Registry) {
 	})
 	op.Handle(r, api.RejectConfirmation, op.Handler[api.RejectConfirmationIn, api.ConfirmationOut]{
 		Draft: func(ctx context.Context, in *api.RejectConfirmationIn) (*op.Draft, error) {
-			return s.draftOf(ctx, in.ConfirmationID)
+			return s.draftDecide(ctx, in.ConfirmationID)
 		},
 		Intent: func(ctx context.Context, tx op.Tx, in *api.RejectConfirmationIn, _ *op.Draft) error {
 			return s.reject(ctx, tx, in.ConfirmationID, in.Note)
@@ -63,6 +63,19 @@ func (s *Service) draftOf(ctx context.Context, id string) (*op.Draft, error) {
 	return &op.Draft{Resource: op.Resource{Kind: "confirmation", ID: w.ID, OrgID: w.OrgID, WorkspaceID: w.WorkspaceID, CreatedBy: w.AskedBy}}, nil
 }
 
+// draftDecide refuses before a person is asked whether another may decide.
+func (s *Service) draftDecide(ctx context.Context, id string) (*op.Draft, error) {
+	d, err := s.draftOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.find(ctx, s.cfg.DB, id)
+	if err == nil {
+		err = mayDecide(caller.From(ctx), w)
+	}
+	return d, err
+}
+
 func draftList(ctx context.Context, _ *api.ListConfirmationsIn) (*op.Draft, error) {
 	c := caller.From(ctx)
 	return &op.Draft{Resource: op.Resource{Kind: "organization", ID: c.OrgID, OrgID: c.OrgID, WorkspaceID: c.WorkspaceID}}, nil
@@ -87,7 +100,7 @@ func (s *Service) approve(ctx context.Context, tx op.Tx, id, digest string) erro
 	if digest != w.Digest {
 		return errs.E(errs.InvalidInput, "this is not the digest of what the call would do").Because("digest").Suggest("Read the confirmation again.").With("path", "digest")
 	}
-	return s.move(ctx, tx, w, Pending, Approved, now, "")
+	return s.move(ctx, tx, w, Approved, now, "")
 }
 
 func (s *Service) reject(ctx context.Context, tx op.Tx, id, note string) error {
@@ -95,7 +108,7 @@ func (s *Service) reject(ctx context.Context, tx op.Tx, id, note string) error {
 	if err != nil {
 		return err
 	}
-	return s.move(ctx, tx, w, w.State, Denied, now, note)
+	return s.move(ctx, tx, w, Denied, now, note)
 }
 
 func (s *Service) toDecide(ctx context.Context, tx op.Tx, id string) (*row, int64, error) {
@@ -113,24 +126,34 @@ func (s *Service) toDecide(ctx context.Context, tx op.Tx, id string) (*row, int6
 // decided are the events of decisions.
 var decided = map[State]string{Approved: "confirmation.approved", Denied: "confirmation.denied"}
 
-// move decides. Deciding the same again changes nothing.
-func (s *Service) move(ctx context.Context, tx op.Tx, w *row, from, to State, now int64, note string) error {
-	state := w.state(db.Time(now))
-	if state == to {
-		return nil
-	}
-	moved := false
-	if state == Pending || state == Approved && to == Denied {
-		var err error
-		if moved, err = s.store.decide(ctx, tx, w.ID, w.Digest, from, to, now, now, caller.From(ctx).PrincipalID, note); err != nil {
+// move decides. Deciding the same again changes nothing. Who decides at the same time as another is told how it stands after that, and may still deny what was
+// only approved.
+func (s *Service) move(ctx context.Context, tx op.Tx, w *row, to State, now int64, note string) error {
+	for {
+		state := w.state(db.Time(now))
+		if state == to {
+			return nil
+		}
+		moved := false
+		if state == Pending || state == Approved && to == Denied {
+			var err error
+			if moved, err = s.store.decide(ctx, tx, w.ID, w.Digest, state, to, now, now, caller.From(ctx).PrincipalID, note); err != nil {
+				return err
+			}
+		}
+		if moved {
+			s.cfg.DB.NotifyAfter(tx, s.Topic(w.ID))
+			return s.emit(ctx, tx, w, decided[to])
+		}
+		again, err := s.store.get(ctx, tx, w.ID)
+		if err != nil {
 			return err
 		}
+		if again == nil || again.State == w.State {
+			return errs.E(errs.InvalidState, "the confirmation is %s", state).Because(string(state)).Suggest("Nothing is left to decide.")
+		}
+		w = again
 	}
-	if !moved {
-		return errs.E(errs.InvalidState, "the confirmation is %s", state).Because(string(state)).Suggest("Nothing is left to decide.")
-	}
-	s.cfg.DB.NotifyAfter(tx, s.Topic(w.ID))
-	return s.emit(ctx, tx, w, decided[to])
 }
 
 func (s *Service) actGet(ctx context.Context, in *api.ConfirmationIn, _ *op.Draft) (*api.GetConfirmationOut, error) {

@@ -126,11 +126,12 @@ func (store) list(ctx context.Context, q db.Querier, org string, state State, no
 	return all, rows.Err()
 }
 
-func (store) purge(ctx context.Context, d *db.DB, after time.Duration) error {
+func (store) purge(ctx context.Context, d *db.DB) error {
 	return d.TxRelaxed(ctx, func(tx *sql.Tx) error {
 		now, err := d.Now(ctx, tx)
 		if err == nil {
-			_, err = tx.ExecContext(ctx, `DELETE FROM confirmations WHERE expires_at <= $1`, db.Micros(now.Add(-after)))
+			_, err = tx.ExecContext(ctx, `DELETE FROM confirmations WHERE expires_at <= $1 OR (state = 'pending' AND expires_at <= $2)`,
+				db.Micros(now.Add(-keepFor)), db.Micros(now.Add(-keepUndecided)))
 		}
 		return err
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/event"
+	"github.com/berthrun/berth/internal/identity"
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/sandbox"
 )
@@ -61,7 +62,7 @@ func largest(node *nodeapi.Client) func(ctx context.Context) (float64, int64, er
 // mayWake says whether a caller may start a sandbox by using it: not with a credential that may only read.
 func (p *Plane) mayWake(c *caller.Caller) bool {
 	for _, info := range []op.Info{startInfo, execInfo, writeInfo} {
-		if p.identity.Visible(c, info) {
+		if p.identity.Visible(c, info) && (c.Approved || !identity.Holds(c, info)) {
 			return true
 		}
 	}

@@ -104,7 +104,7 @@ func (t templates) Template(ctx context.Context, ref string) (*sandbox.Template,
 		return nil, err
 	}
 	return &sandbox.Template{
-		Name: u.Name, BuildID: u.BuildID, Image: u.Image, ImageID: u.ImageID, Disk: u.Disk, Booted: u.Booted, Token: u.Token, Built: u.Built, Resources: u.Resources,
+		Name: u.Name, BuildID: u.BuildID, ChangedAt: u.ChangedAt, Image: u.Image, ImageID: u.ImageID, Disk: u.Disk, Booted: u.Booted, Token: u.Token, Built: u.Built, Resources: u.Resources,
 		Internet: u.Internet, TTL: u.TTL, MaxTTL: u.MaxTTL, IdleSeconds: u.IdleSeconds, OnIdle: u.OnIdle, OnExpiry: u.OnExpiry, Volumes: u.Volumes,
 	}, nil
 }

@@ -102,6 +102,10 @@ func (s *Service) draftCreateKey(ctx context.Context, in *api.CreateKeyIn) (*op.
 	// What is held back from a caller is held back from the keys that it makes.
 	confirm := slices.Clone(c.Confirm)
 	for _, pattern := range in.Confirm {
+		if !holdsAny(pattern) {
+			return nil, errs.E(errs.InvalidInput, "%s holds nothing back: no write has such an action", pattern).
+				Suggest("Use write, or the action of a write such as compute:sandboxes:delete; reads are never held back.").With("path", "confirm")
+		}
 		if !slices.Contains(confirm, pattern) {
 			confirm = append(confirm, pattern)
 		}

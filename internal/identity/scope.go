@@ -68,10 +68,26 @@ func (s *Service) Authorize(_ context.Context, c *caller.Caller, o *op.Operation
 	if d.Resource.OrgID != c.OrgID {
 		return op.Decision{}, errs.E(errs.NotFound, "there is no such %s", d.Resource.Kind).Suggest("Check the id; the list shows which exist.")
 	}
-	if o.Hints.Has(op.Write) && slices.ContainsFunc(c.Confirm, func(pattern string) bool { return grants(pattern, o.Info) }) {
+	if Holds(c, o.Info) {
 		return op.Decision{Confirm: []string{"this key's " + o.Action + " is held back for a person"}, Message: o.Action + " is held back for a person with this credential, and cannot wait for one here"}, nil
 	}
 	return op.Decision{Allowed: true}, nil
+}
+
+// Holds reports whether a person is to approve a caller's calls of an operation first.
+func Holds(c *caller.Caller, info op.Info) bool {
+	return slices.ContainsFunc(c.Confirm, func(pattern string) bool { return holds(pattern, info) })
+}
+
+// holds is grants for confirm lists: write is every write there, those on identity too, and reads are never held back.
+func holds(pattern string, info op.Info) bool {
+	return info.Hints.Has(op.Write) && (pattern == scopeWrite || grants(pattern, info))
+}
+
+// holdsAny reports whether a pattern holds anything back.
+func holdsAny(pattern string) bool {
+	return slices.ContainsFunc(api.All(), func(info op.Info) bool { return holds(pattern, info) }) ||
+		slices.ContainsFunc(api.AllStreams(), func(info op.StreamInfo) bool { return holds(pattern, info.Info) })
 }
 
 // covers reports whether the scopes of a creator allow all that a new key's scope would: every operation of today, and for patterns and named sets, which

@@ -26,7 +26,7 @@ func (s *Service) draftCreate(ctx context.Context, in *api.CreateSandboxIn) (*op
 	if err != nil {
 		return nil, err
 	}
-	return &op.Draft{Resource: r.resource(), Cost: r.usage(api.StateCreating), Data: &wanted{row: r}}, nil
+	return &op.Draft{Resource: r.resource(), Cost: r.usage(api.StateCreating), Uses: r.uses, Data: &wanted{row: r}}, nil
 }
 
 // wanted is what a create asks for. existed says that the intent found one of the name.

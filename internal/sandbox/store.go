@@ -48,6 +48,7 @@ type row struct {
 	WithoutVolumes []string          // names of those that the sandbox had which it is a copy of
 	mounted        bool              // it is made with volumes; not stored
 	asked          []api.VolumeMount // these; not stored
+	uses           map[string]string // what its create's names mean; not stored
 	cause          string            // of the transition under way, for its event; not stored
 }
 

@@ -35,6 +35,8 @@ type target struct {
 	Template, BuildID        string
 	Image, ImageRef, ImageID string
 	Save                     string // of the template's files; empty: the image is all that there is
+
+	uses map[string]string // what the template's name means; not stored
 }
 
 // switching is a switch as it is stored.
@@ -65,7 +67,7 @@ func (s *Service) draftSwitch(ctx context.Context, in *api.SwitchImageIn) (*op.D
 	if err != nil {
 		return nil, err
 	}
-	return &op.Draft{Resource: r.resource(), Data: to}, nil
+	return &op.Draft{Resource: r.resource(), Uses: to.uses, Data: to}, nil
 }
 
 // target is what a sandbox is to be of.
@@ -78,7 +80,7 @@ func (s *Service) target(ctx context.Context, r *row, in *api.CreateSandboxIn) (
 		return target{}, errs.E(errs.InvalidInput, "the template's disk has %d GiB, and the sandbox's %d", t.Built.DiskGiB, r.DiskGiB).Because("template_disk").
 			Suggest("Create a sandbox of the template instead.").With("path", "template")
 	case t != nil:
-		return target{Template: t.Name, BuildID: t.BuildID, Image: t.Image, ImageID: t.ImageID, Save: t.Disk}, nil
+		return target{Template: t.Name, BuildID: t.BuildID, Image: t.Image, ImageID: t.ImageID, Save: t.Disk, uses: t.uses()}, nil
 	}
 	to := &row{Template: in.Template}
 	err = s.setImage(ctx, to, in)

@@ -21,6 +21,7 @@ import (
 // Template is a build of a template as a create sees it, with what the template gives to those who ask for nothing; 0 and empty where it says nothing.
 type Template struct {
 	Name, BuildID    string
+	ChangedAt        int64  // its defaults, in microseconds
 	Image, ImageID   string // that its disk lies above
 	Disk             string // a save of its files; empty: the image is all that there is
 	Booted, Token    string // a save with memory in which its start command runs, and the token of the guest in it
@@ -67,8 +68,14 @@ func (s *Service) template(ctx context.Context, in *api.CreateSandboxIn) (*Templ
 	return s.Templates.Template(ctx, in.Template)
 }
 
+// uses is what a template's name means now.
+func (t *Template) uses() map[string]string {
+	return map[string]string{"build": t.BuildID, "template as of": db.Time(t.ChangedAt).Format(time.RFC3339Nano)}
+}
+
 // setTemplate has a new sandbox come up as its template says.
 func (s *Service) setTemplate(ctx context.Context, r *row, in *api.CreateSandboxIn, t *Template) error {
+	r.uses = t.uses()
 	r.Template, r.BuildID, r.Image, r.ImageID = t.Name, t.BuildID, t.Image, t.ImageID
 	if in.Network == nil || in.Network.Internet == nil {
 		r.Internet = t.Internet == nil || *t.Internet

@@ -57,7 +57,7 @@ func collection[In any](ctx context.Context, _ *In) (*op.Draft, error) {
 }
 
 func (r *row) resource() op.Resource {
-	return op.Resource{Kind: "template", ID: r.ID, OrgID: r.OrgID, WorkspaceID: r.WorkspaceID, Name: r.Name, CreatedBy: r.CreatedBy}
+	return op.Resource{Kind: "template", ID: r.ID, OrgID: r.OrgID, WorkspaceID: r.WorkspaceID, Name: r.Name, Version: r.UpdatedAt, CreatedBy: r.CreatedBy}
 }
 
 // find gives a template of the caller's organization, errs.NotFound for another's and for a deleted one.

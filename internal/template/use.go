@@ -18,6 +18,7 @@ import (
 // Use is a build of a template as whoever makes sandboxes of it sees it. What is 0 or empty is not said.
 type Use struct {
 	Name, BuildID    string
+	ChangedAt        int64 // microseconds
 	Image, ImageID   string
 	Disk             string // the layer of its files; empty: the image is all that there is
 	Booted, Token    string // the layer with its start command running, and the token of the guest in it
@@ -124,7 +125,7 @@ func (s *Service) Template(ctx context.Context, ref string) (*Use, error) {
 	}
 	d, res := r.Defaults, b.Result
 	u := &Use{
-		Name: r.Name, BuildID: b.ID, Image: res.Image, ImageID: res.ImageID, Disk: res.Disk, Built: res.Built, Resources: d.over(res.Built), Internet: &res.Internet,
+		Name: r.Name, BuildID: b.ID, ChangedAt: r.UpdatedAt, Image: res.Image, ImageID: res.ImageID, Disk: res.Disk, Built: res.Built, Resources: d.over(res.Built), Internet: &res.Internet,
 		TTL: d.TTL, MaxTTL: d.MaxTTL, IdleSeconds: d.IdleSeconds, OnIdle: d.OnIdle, OnExpiry: d.OnExpiry, Volumes: r.Volumes,
 	}
 	if d.Internet != nil {

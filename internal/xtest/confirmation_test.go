@@ -298,7 +298,7 @@ func TestConfirmationRace(t *testing.T) {
 func TestConfirmationRefuses(t *testing.T) {
 	confirmations(t, func(t *testing.T, s *InProcess) {
 		box := in(Sandbox(t, s.Client, api.CreateSandboxIn{Name: "box"}))
-		agent := heldKey(t, s, nil, "files:*", "write")
+		agent := heldKey(t, s, nil, "compute:files:*", "write")
 		_, err := agent.Upload(t.Context(), upload(box.SandboxID, "a"), strings.NewReader("text"), client.UploadOptions{})
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Code != "FORBIDDEN" {
 			t.Errorf("an upload that is held back: %v", err)

@@ -44,7 +44,14 @@ func TestRegistry(t *testing.T) {
 		g.process = start(t, s.Client, g.sandbox, "exec sleep 600")
 		admin, foreign := identify(t, s, s.Key), identify(t, s, secret)
 		shared := g.template(t, "shared")
+		held := Must(t, s.Client, api.CreateKey, api.CreateKeyIn{Name: "held", Scopes: []string{"admin"}, Confirm: []string{"write"}})
 		calltest.Suite(t, calltest.Setup{
+			Held: identify(t, s, held.Secret),
+			Approve: func(t *testing.T, id string) {
+				if got := approve(t, s, s.Client, id); got != "" {
+					t.Fatalf("approve: %s", got)
+				}
+			},
 			Registry: s.Plane.Registry(), Path: s.Plane.Path(), Want: api.All(), WantStreams: api.AllStreams(), Admin: admin, Foreign: foreign, Example: g.example, State: g.state,
 			IDs: map[string]string{"ws": admin.WorkspaceID, "sbx": g.sandbox, "proc": g.process, "key": admin.KeyID, "img": g.image(t, "shared").ID, "snap": g.snapshot(t, g.sandbox), "vol": g.volume(t, "shared"), "bak": g.backup(t, g.volume(t, "kept")), "sbxt": shared.TemplateID, "bld": shared.BuildID, "cnf": g.confirmation(t).ID, "bctx": uploaded(t, s.Client, map[string]string{"file": "text"})},
 		})
@@ -305,13 +312,6 @@ func (g *registry) example(t *testing.T, operation string) string {
 	return ""
 }
 
-// confirmation is of a call that waits for a person.
-func (g *registry) confirmation(t *testing.T) api.Confirmation {
-	t.Helper()
-	id, _ := asked(t, heldKey(t, g.s, nil, "write"), api.StopSandbox, api.SandboxWaitIn{SandboxIn: in(g.sandbox)})
-	return Must(t, g.s.Client, api.GetConfirmation, api.ConfirmationIn{ConfirmationID: id}).Confirmation
-}
-
 // push puts an image into the registry.
 func (g *registry) push(t *testing.T, name string) string {
 	t.Helper()
@@ -333,26 +333,6 @@ func (g *registry) image(t *testing.T, name string) *api.Image {
 func (g *registry) snapshot(t *testing.T, sandbox string) string {
 	t.Helper()
 	return Must(t, g.s.Client, api.SnapshotSandbox, api.SnapshotSandboxIn{SandboxIn: in(sandbox)}).Snapshot.ID
-}
-
-// volume makes one.
-func (g *registry) volume(t *testing.T, name string) string {
-	t.Helper()
-	v := Must(t, g.s.Client, api.CreateVolume, api.CreateVolumeIn{Name: name, SizeGiB: 1}).Volume
-	if v == nil || v.State != api.VolumeReady {
-		t.Fatalf("made %+v", v)
-	}
-	return v.ID
-}
-
-// backup makes one of a volume.
-func (g *registry) backup(t *testing.T, volume string) string {
-	t.Helper()
-	b := Must(t, g.s.Client, api.CreateBackup, api.CreateBackupIn{VolumeIn: api.VolumeIn{VolumeID: volume}}).Backup
-	if b == nil || b.State != api.BackupReady {
-		t.Fatalf("made %+v", b)
-	}
-	return b.ID
 }
 
 // template builds one.
@@ -492,7 +472,7 @@ func (g *registry) effects(t *testing.T) {
 			t.Errorf("a process read %q", got)
 		}
 	}
-	if heard != 1 {
+	if heard != 2 { // of the call that was repeated, and of the one that was approved
 		t.Errorf("%d processes got input, of %d that calls were tried on", heard, len(g.read))
 	}
 	heard = 0
@@ -506,7 +486,7 @@ func (g *registry) effects(t *testing.T) {
 			t.Errorf("a process that was signalled wrote %q", got)
 		}
 	}
-	if heard != 1 {
+	if heard != 2 {
 		t.Errorf("%d processes got the signal, of %d that calls were tried on", heard, len(g.counted))
 	}
 }

@@ -34,6 +34,9 @@ type Setup struct {
 	IDs map[string]string
 	// State describes everything that an operation may change, in a form that is equal when nothing has changed.
 	State func(t *testing.T) string
+	// Held may do everything too, and a person is to approve every write of it, as Approve does. Nil: nothing is held back here.
+	Held    *caller.Caller
+	Approve func(t *testing.T, confirmation string)
 }
 
 // Suite holds every operation of the registry to the rules.
@@ -51,6 +54,7 @@ func Suite(t *testing.T, s Setup) {
 			t.Run("bad input", func(t *testing.T) { s.badInput(t, o) })
 			t.Run("another organization", func(t *testing.T) { s.foreign(t, o) })
 			t.Run("repeated", func(t *testing.T) { s.repeated(t, o) })
+			t.Run("held back", func(t *testing.T) { s.held(t, o) })
 		})
 	}
 }

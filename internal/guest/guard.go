@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// How the guard looks after the memory. The host ends the whole sandbox some way above the limit that it is told (64 MiB and a sixteenth), so that what
+// How the guard looks after the memory. The host ends the whole sandbox some way above the limit that it is told (128 MiB and an eighth), so that what
 // is lost between two looks must fit in there.
 const (
 	guardFastest = 5 * time.Millisecond
 	guardSlowest = 200 * time.Millisecond
 	guardAsleep  = 5 * time.Second // while there is no process at all
-	guardSpeed   = 4 << 30         // bytes a second that no program exceeds
+	guardSpeed   = 16 << 30        // bytes a second that programs do not exceed; four on two fast cores come to 10
 	guardLeast   = 8 << 20         // left free at least
 	guardMost    = 64 << 20        // and at most; a 32nd of all between them
 	guardDying   = 500 * time.Millisecond

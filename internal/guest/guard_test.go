@@ -40,7 +40,7 @@ func TestGuardPause(t *testing.T) {
 			if pause < guardFastest || pause > guardSlowest {
 				t.Fatalf("%+v: %v", m, pause)
 			}
-			if taken := int64(float64(guardSpeed) * pause.Seconds()); taken > m.left()+64<<20+total/16 {
+			if taken := int64(float64(guardSpeed) * pause.Seconds()); taken > m.left()+128<<20+total/8 {
 				t.Errorf("%+v: %d bytes may be taken in %v", m, taken, pause)
 			}
 		}

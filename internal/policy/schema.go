@@ -62,7 +62,7 @@ var principals = map[types.EntityType][]types.EntityType{
 
 // actsOn names the kinds of resources that actions with a noun act on, where it is not the noun's own.
 var actsOn = map[string][]string{
-	"account": {"organization"}, "docs": {"organization"}, "pools": {"organization"}, "policies": {"organization"},
+	"account": {"organization"}, "docs": {"organization"}, "pools": {"organization"}, "log": {"organization"}, "policies": {"organization"},
 	"files": {"sandbox"}, "processes": {"sandbox"}, "keys": {"key", "organization"}, "backups": {"backup", "volume"},
 	"people": {"person"},
 }

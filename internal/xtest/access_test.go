@@ -143,7 +143,11 @@ func TestReadOnlyNeverWakes(t *testing.T) {
 	for _, key := range []struct{ of, secret string }{{"an administrator", s.Key}, {"one that only reads", secret}} {
 		t.Run("the read-only endpoint with the key of "+key.of, func(t *testing.T) {
 			session := agent(t, &s.System, "/mcp/readonly", key.secret)
-			if diff := cmp.Diff(reads, tools(t, session)); diff != "" {
+			want := reads
+			if key.secret == secret { // the scope read leaves the audit log out
+				want = toolsFor(func(i op.Info) bool { return i.Hints.Has(op.Read) && !strings.HasPrefix(i.Action, "audit:") })
+			}
+			if diff := cmp.Diff(want, tools(t, session)); diff != "" {
 				t.Errorf("tools (-want +got):\n%s", diff)
 			}
 			for _, tool := range []string{"read_file", "stat_file"} {

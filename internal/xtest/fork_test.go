@@ -203,7 +203,13 @@ func TestFork(t *testing.T) {
 			if out := Exec(t, c, id, "echo well"); out.Stdout != "well\n" {
 				t.Errorf("the original: %+v", out)
 			}
-			if e := Code(t, c, api.SnapshotSandbox, api.SnapshotSandboxIn{SandboxIn: in(id)}); e != "" {
+			// It is let go of once the copies have failed.
+			e := "BUSY"
+			eventually(t, func() bool {
+				e = Code(t, c, api.SnapshotSandbox, api.SnapshotSandboxIn{SandboxIn: in(id)})
+				return e != "BUSY"
+			})
+			if e != "" {
 				t.Errorf("it is still held: %s", e)
 			}
 		})

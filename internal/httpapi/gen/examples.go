@@ -64,7 +64,7 @@ var ofKind = map[string]string{
 
 // owner names the kind of the thing whose id stands under a bare id.
 var owner = map[string]string{
-	"resource": "sbx", "confirmation": "cnf", "confirmations": "cnf", "sandbox": "sbx", "process": "proc", "key": "key", "image": "img", "images": "img", "workspaces": "ws", "sandboxes": "sbx", "processes": "proc", "keys": "key", "file": "sbx", "snapshot": "snap", "snapshots": "snap",
+	"resource": "sbx", "audit": "aud", "confirmation": "cnf", "confirmations": "cnf", "sandbox": "sbx", "process": "proc", "key": "key", "image": "img", "images": "img", "workspaces": "ws", "sandboxes": "sbx", "processes": "proc", "keys": "key", "file": "sbx", "snapshot": "snap", "snapshots": "snap",
 	"volume": "vol", "volumes": "vol", "backup": "bak", "backups": "bak", "template": "sbxt", "templates": "sbxt", "build": "bld", "builds": "bld", "context": "bctx",
 }
 

@@ -368,7 +368,7 @@ func (s *Supervisor) quote(sb *sandbox) error {
 // limits are those of a sandbox's group. gVisor's own kernel and file server need some memory beside what the sandbox is told that it has;
 // what is not left for them would be taken from it.
 func limits(r runtime.Resources) cgroup.Limits {
-	own := 64 + r.MemoryMiB/16
+	own := 128 + r.MemoryMiB/8
 	l := cgroup.Limits{VCPU: r.VCPU, MemoryBytes: (r.MemoryMiB + own) << 20, Pids: pidsBackstop}
 	if r.Pids > 0 {
 		l.Pids = max(pidsBackstop, 4*r.Pids)

@@ -83,9 +83,6 @@ func Call[In, Out any](ctx context.Context, c *Client, def op.Def[In, Out], in I
 	method, path, _ := strings.Cut(def.Route, " ")
 	_, keyed := any(in).(op.Keyed)
 	answer, err := c.call(ctx, route{method: method, path: path, keyed: keyed, write: def.Hints.Has(op.Write)}, raw)
-	if err == nil {
-		err = held(answer)
-	}
 	if err != nil {
 		return out, err
 	}
@@ -98,9 +95,5 @@ func Call[In, Out any](ctx context.Context, c *Client, def op.Def[In, Out], in I
 // Do makes an operation that is known only by its Info. in is its input as a JSON object; the output comes back as the server wrote it.
 func (c *Client) Do(ctx context.Context, info op.Info, in json.RawMessage) (json.RawMessage, error) {
 	_, keyed := info.In.Properties[retryKey]
-	out, err := c.call(ctx, route{method: info.Method, path: info.Path, keyed: keyed, write: info.Hints.Has(op.Write)}, in)
-	if err == nil {
-		err = held(out)
-	}
-	return out, err
+	return c.call(ctx, route{method: info.Method, path: info.Path, keyed: keyed, write: info.Hints.Has(op.Write)}, in)
 }

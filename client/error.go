@@ -108,11 +108,11 @@ func held(out json.RawMessage) error {
 	if !bytes.Contains(out, []byte(`"confirmation-required"`)) {
 		return nil
 	}
-	var said struct{ Status, Message string }
 	details := map[string]any{}
-	if json.Unmarshal(out, &said) != nil || said.Status != "confirmation-required" || json.Unmarshal(out, &details) != nil {
+	if json.Unmarshal(out, &details) != nil || details["status"] != "confirmation-required" {
 		return nil
 	}
+	message, _ := details["message"].(string)
 	kept := map[string]any{}
 	for _, name := range []string{"status", "confirmationId", "idempotencyKey", "expiresAt", "reasons"} {
 		if v, ok := details[name]; ok {
@@ -120,7 +120,7 @@ func held(out json.RawMessage) error {
 		}
 	}
 	return &Error{
-		Code: string(errs.ConfirmationRequired), Message: said.Message, Reason: "held", Status: http.StatusAccepted, Details: kept,
+		Code: string(errs.ConfirmationRequired), Message: message, Reason: "held", Status: http.StatusAccepted, Details: kept,
 		Suggestion: "Once it is approved, repeat the call with the same idempotencyKey and input.",
 	}
 }

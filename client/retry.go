@@ -27,6 +27,9 @@ func (c *Client) call(ctx context.Context, rt route, in json.RawMessage) (json.R
 	}
 	for n := 1; ; n++ {
 		body, err := c.attempt(ctx, req)
+		if err == nil && rt.write {
+			return body, held(body)
+		}
 		if err == nil {
 			return body, nil
 		}

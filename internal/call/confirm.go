@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/berthrun/berth/api/op"
@@ -109,7 +109,7 @@ func (p *Path) release(ctx context.Context, tx *sql.Tx, e *effect, now time.Time
 // decided waits for the person, as long as it may, and reports whether there is something new. What cannot be asked is not decided.
 func (p *Path) decided(ctx context.Context, e *effect) bool {
 	defer op.Yield(ctx)()
-	left := min(p.cfg.Patience-p.cfg.Now().Sub(e.begun), time.Until(e.until)-2*time.Second)
+	left := op.Remaining(ctx, p.cfg.Patience-p.cfg.Now().Sub(e.begun))
 	if left <= 0 {
 		return false
 	}
@@ -132,11 +132,11 @@ func (p *Path) decided(ctx context.Context, e *effect) bool {
 func (p *Path) heldBack(e *effect) (*Result, error) {
 	message := fmt.Sprintf("a person is to approve this first: berth confirmations approve %s", e.confirmation.ID)
 	said := map[string]any{
-		"status": "confirmation-required", "confirmationId": e.confirmation.ID, "idempotencyKey": e.key, "message": message,
+		"status": "confirmation-required", "confirmationId": e.confirmation.ID, "idempotencyKey": e.key,
 		"expiresAt": e.confirmation.ExpiresAt.UTC().Format(time.RFC3339), "reasons": e.why,
 	}
 	if e.op.Hints.Has(op.Creates) && e.op.Out.Properties["status"] != nil {
-		res, err := p.pending(e, said)
+		res, err := p.pending(e, message, said)
 		if err == nil {
 			p.record(e.one, string(errs.ConfirmationRequired))
 			return res, nil
@@ -146,15 +146,13 @@ func (p *Path) heldBack(e *effect) (*Result, error) {
 	err := errs.E(errs.ConfirmationRequired, "%s", message).Because("held").After(5 * time.Second).
 		Suggest("Tell the person, wait, then repeat the call with the same idempotencyKey and input; get_confirmation shows how it stands.")
 	for k, v := range said {
-		if k != "message" {
-			err = err.With(k, v)
-		}
+		err = err.With(k, v)
 	}
 	return nil, p.refuse(e.one, err)
 }
 
 // pending is the operation's result without what it would have made.
-func (p *Path) pending(e *effect, said map[string]any) (*Result, error) {
+func (p *Path) pending(e *effect, message string, said map[string]any) (*Result, error) {
 	out, err := e.op.Result([]byte("{}"))
 	if err != nil {
 		return nil, err
@@ -167,9 +165,8 @@ func (p *Path) pending(e *effect, said map[string]any) (*Result, error) {
 	if err := json.Unmarshal(res.JSON, &all); err != nil {
 		return nil, fmt.Errorf("read result: %w", err)
 	}
-	for k, v := range said {
-		all[k] = v
-	}
+	maps.Copy(all, said)
+	all["message"] = message
 	if res.JSON, err = json.Marshal(all); err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}
@@ -196,30 +193,22 @@ func notApproved(c confirmation.Confirmation) *errs.Error {
 	return e.With("confirmationId", c.ID)
 }
 
+// isHeld is the condition of a held row.
+const isHeld = `state = '` + stateHeld + `'`
+
 // hold records what a held row waits for.
 func (s rows) hold(ctx context.Context, tx op.Tx, n name, confirmation string) error {
-	_, err := s.change(ctx, tx, n, stateHeld, `confirmation_id = $5, lease_until = 0, lease_owner = ''`, confirmation)
+	_, err := s.change(ctx, tx, n, isHeld, `confirmation_id = $5, lease_until = 0, lease_owner = ''`, confirmation)
 	return err
 }
 
 // begin leases a held row to owner.
 func (s rows) begin(ctx context.Context, tx op.Tx, n name, owner string, now time.Time) (bool, error) {
-	return s.change(ctx, tx, n, stateHeld, `state = 'pending', lease_owner = $5, lease_until = $6`, owner, db.Micros(now.Add(s.lease)))
+	return s.change(ctx, tx, n, isHeld, `state = 'pending', lease_owner = $5, lease_until = $6`, owner, db.Micros(now.Add(s.lease)))
 }
 
 // drop ends a held row.
 func (s rows) drop(ctx context.Context, tx op.Tx, n name, failed string) error {
-	_, err := s.change(ctx, tx, n, stateHeld, `state = 'done', error = $5`, failed)
+	_, err := s.change(ctx, tx, n, isHeld, `state = 'done', error = $5`, failed)
 	return err
-}
-
-func (s rows) change(ctx context.Context, tx op.Tx, n name, state, set string, values ...any) (bool, error) {
-	res, err := tx.ExecContext(ctx, `UPDATE idempotency SET `+set+`
-		WHERE org_id = $1 AND principal_id = $2 AND operation = $3 AND idem_key = $4 AND state = '`+state+`'`,
-		append([]any{n.org, n.principal, n.operation, n.key}, values...)...)
-	if err != nil {
-		return false, fmt.Errorf("change retry key: %w", err)
-	}
-	changed, err := res.RowsAffected()
-	return changed == 1, errors.Join(err)
 }

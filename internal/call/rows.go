@@ -93,28 +93,14 @@ func (s rows) get(ctx context.Context, q db.Querier, n name) (*row, error) {
 
 // setIDs keeps ids that the intent has changed.
 func (s rows) setIDs(ctx context.Context, tx op.Tx, n name, resourceID, processID string) error {
-	_, err := tx.ExecContext(ctx, `
-		UPDATE idempotency SET resource_id = $5, process_id = $6
-		WHERE org_id = $1 AND principal_id = $2 AND operation = $3 AND idem_key = $4`,
-		n.org, n.principal, n.operation, n.key, resourceID, processID)
-	if err != nil {
-		return fmt.Errorf("keep ids: %w", err)
-	}
-	return nil
+	_, err := s.change(ctx, tx, n, `TRUE`, `resource_id = $5, process_id = $6`, resourceID, processID)
+	return err
 }
 
 // takeOver leases a row to owner that nobody works on: one whose lease has run out, or whose result was too large to keep.
 func (s rows) takeOver(ctx context.Context, tx op.Tx, n name, owner string, now time.Time) (bool, error) {
-	res, err := tx.ExecContext(ctx, `
-		UPDATE idempotency SET state = 'pending', lease_owner = $5, lease_until = $6
-		WHERE org_id = $1 AND principal_id = $2 AND operation = $3 AND idem_key = $4
-			AND ((state = 'pending' AND lease_until <= $7) OR (state = 'done' AND result IS NULL AND error IS NULL))`,
-		n.org, n.principal, n.operation, n.key, owner, db.Micros(now.Add(s.lease)), db.Micros(now))
-	if err != nil {
-		return false, fmt.Errorf("take over retry key: %w", err)
-	}
-	taken, err := res.RowsAffected()
-	return taken == 1, err
+	return s.change(ctx, tx, n, `((state = 'pending' AND lease_until <= $7) OR (state = 'done' AND result IS NULL AND error IS NULL))`,
+		`state = 'pending', lease_owner = $5, lease_until = $6`, owner, db.Micros(now.Add(s.lease)), db.Micros(now))
 }
 
 // renew lengthens the lease and reports whether it still is owner's.
@@ -153,12 +139,18 @@ func (s rows) finish(ctx context.Context, n name, r *row, owner string, result j
 	return nil
 }
 
+// update changes a row that owner has the lease of. The value is $6.
 func (s rows) update(ctx context.Context, tx op.Tx, n name, owner, set string, value any) (bool, error) {
+	return s.change(ctx, tx, n, `lease_owner = $5 AND state = 'pending'`, set, owner, value)
+}
+
+// change changes a row of which a condition holds, and reports whether it did. The values are $5 and on.
+func (rows) change(ctx context.Context, tx op.Tx, n name, condition, set string, values ...any) (bool, error) {
 	res, err := tx.ExecContext(ctx, `UPDATE idempotency SET `+set+`
-		WHERE org_id = $1 AND principal_id = $2 AND operation = $3 AND idem_key = $4 AND lease_owner = $5 AND state = 'pending'`,
-		n.org, n.principal, n.operation, n.key, owner, value)
+		WHERE org_id = $1 AND principal_id = $2 AND operation = $3 AND idem_key = $4 AND `+condition,
+		append([]any{n.org, n.principal, n.operation, n.key}, values...)...)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("change retry key: %w", err)
 	}
 	changed, err := res.RowsAffected()
 	return changed == 1, err

@@ -60,20 +60,24 @@ func (s *Service) draftOf(ctx context.Context, id string) (*op.Draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &op.Draft{Resource: op.Resource{Kind: "confirmation", ID: w.ID, OrgID: w.OrgID, WorkspaceID: w.WorkspaceID, CreatedBy: w.AskedBy}}, nil
+	return w.drafted(), nil
 }
 
 // draftDecide refuses before a person is asked whether another may decide.
 func (s *Service) draftDecide(ctx context.Context, id string) (*op.Draft, error) {
-	d, err := s.draftOf(ctx, id)
-	if err != nil {
-		return nil, err
-	}
 	w, err := s.find(ctx, s.cfg.DB, id)
 	if err == nil {
 		err = mayDecide(caller.From(ctx), w)
 	}
-	return d, err
+	if err != nil {
+		return nil, err
+	}
+	return w.drafted(), nil
+}
+
+// drafted is the draft of a call on it.
+func (w *row) drafted() *op.Draft {
+	return &op.Draft{Resource: op.Resource{Kind: "confirmation", ID: w.ID, OrgID: w.OrgID, WorkspaceID: w.WorkspaceID, CreatedBy: w.AskedBy}}
 }
 
 func draftList(ctx context.Context, _ *api.ListConfirmationsIn) (*op.Draft, error) {

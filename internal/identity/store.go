@@ -34,18 +34,10 @@ func scanKey(row interface{ Scan(...any) error }) (*keyRow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read key: %w", err)
 	}
-	if err := errors.Join(json.Unmarshal([]byte(scopes), &k.Scopes), unmarshalList(confirm, &k.Confirm), json.Unmarshal([]byte(by), &k.CreatedBy)); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(scopes), &k.Scopes), json.Unmarshal([]byte(confirm), &k.Confirm), json.Unmarshal([]byte(by), &k.CreatedBy)); err != nil {
 		return nil, fmt.Errorf("read key %s: %w", k.ID, err)
 	}
 	return &k, nil
-}
-
-// unmarshalList leaves an empty list nil.
-func unmarshalList(text string, to *[]string) error {
-	if text == "[]" {
-		return nil
-	}
-	return json.Unmarshal([]byte(text), to)
 }
 
 func (store) byHash(ctx context.Context, q db.Querier, hash string) (*keyRow, error) {
@@ -61,13 +53,9 @@ func (store) insert(ctx context.Context, tx op.Tx, k *keyRow, hash *string) erro
 	if err != nil {
 		return fmt.Errorf("encode scopes: %w", err)
 	}
-	confirm := "[]"
-	if len(k.Confirm) > 0 {
-		b, err := json.Marshal(k.Confirm)
-		if err != nil {
-			return fmt.Errorf("encode confirm list: %w", err)
-		}
-		confirm = string(b)
+	confirm, err := json.Marshal(k.Confirm) // none is null, which is read as none
+	if err != nil {
+		return fmt.Errorf("encode confirm list: %w", err)
 	}
 	by, err := json.Marshal(k.CreatedBy)
 	if err != nil {
@@ -75,7 +63,7 @@ func (store) insert(ctx context.Context, tx op.Tx, k *keyRow, hash *string) erro
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO keys (id, org_id, workspace_id, name, hash, last4, scopes, confirm, created_by, created_at, expires_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		k.ID, k.OrgID, k.WorkspaceID, k.Name, hash, k.Last4, string(scopes), confirm, string(by), k.CreatedAt, k.ExpiresAt)
+		k.ID, k.OrgID, k.WorkspaceID, k.Name, hash, k.Last4, string(scopes), string(confirm), string(by), k.CreatedAt, k.ExpiresAt)
 	if err != nil {
 		return fmt.Errorf("insert key: %w", err)
 	}

@@ -40,6 +40,9 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	}
 	if _, _, ok := s.disks.Room(); ok { // they may be held since before
 		s.checkRoom()
+		if s.disks.Held() {
+			return nil // it has set all limits
+		}
 		if err := s.limitDisks(); err != nil {
 			s.log.Error("limits of disks not set", "error", err)
 		}

@@ -85,6 +85,14 @@ type PageIn struct {
 	Limit  int    `json:"limit,omitempty" min:"1" max:"200" default:"20" doc:"How many items at most."`
 }
 
+// Size is the limit, the default where none was given.
+func (p PageIn) Size() int {
+	if p.Limit == 0 {
+		return 20
+	}
+	return p.Limit
+}
+
 // PageOut is embedded by the output of every list.
 type PageOut struct {
 	NextCursor *string `json:"nextCursor" null:"true" doc:"The next page's cursor; null on the last one."`

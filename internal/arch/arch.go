@@ -27,7 +27,7 @@ var ranks = map[string]int{
 	"internal/errs": 0, "internal/id": 0, "internal/caller": 0, "internal/tarball": 0,
 	"internal/config": 1, "internal/metrics": 1, "internal/debug": 1, "docs": 1,
 	"api/op": 1, "internal/db": 1, "internal/blob": 1, "internal/disk": 1, "internal/runtime": 1, "internal/guest": 1, "internal/bundle": 1,
-	"api": 2, "internal/nodeapi": 2, "internal/secret": 2,
+	"api": 2, "internal/nodeapi": 2, "internal/draft": 2, "internal/secret": 2,
 	"client": 3, "internal/runtime/gvisor": 3, "internal/runtime/fake": 3, "internal/sandbox": 3, "internal/snapshot": 3, "internal/process": 3, "internal/terminal": 3, "internal/sshd": 3, "internal/file": 3,
 	"internal/volume": 3, "internal/image": 3, "internal/ready": 3, "internal/quota": 3, "internal/identity": 3, "internal/audit": 3, "internal/confirmation": 3, "internal/event": 3, "internal/docs": 3,
 	"internal/policy":   3,

@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -29,14 +30,8 @@ const (
 
 // Register binds the operations on the audit log.
 func (l *Log) Register(r *op.Registry) {
-	op.Handle(r, api.ListAudit, op.Handler[api.ListAuditIn, api.ListAuditOut]{Draft: draft[api.ListAuditIn], Act: l.actList})
-	op.HandleStream(r, api.ExportAudit, op.StreamHandler[api.ExportAuditIn]{Draft: draft[api.ExportAuditIn], Serve: l.serveExport})
-}
-
-// draft is that of a call on the log of the caller's organization.
-func draft[In any](ctx context.Context, _ *In) (*op.Draft, error) {
-	c := caller.From(ctx)
-	return &op.Draft{Resource: op.Resource{Kind: "organization", ID: c.OrgID, OrgID: c.OrgID, WorkspaceID: c.WorkspaceID}}, nil
+	op.Handle(r, api.ListAudit, op.Handler[api.ListAuditIn, api.ListAuditOut]{Draft: draft.OnOrganization[api.ListAuditIn], Act: l.actList})
+	op.HandleStream(r, api.ExportAudit, op.StreamHandler[api.ExportAuditIn]{Draft: draft.OnOrganization[api.ExportAuditIn], Serve: l.serveExport})
 }
 
 // filters are what a cursor is bound to.
@@ -63,10 +58,7 @@ func (l *Log) actList(ctx context.Context, in *api.ListAuditIn, _ *op.Draft) (*a
 		}
 		last = min(last, before-1)
 	}
-	limit := in.Limit
-	if limit == 0 {
-		limit = 20
-	}
+	limit := in.Size()
 	from := max(first, last-lookAt+1)
 	rows, err := l.page(ctx, org, in, from, last, limit)
 	if err != nil {

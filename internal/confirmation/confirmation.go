@@ -19,6 +19,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
@@ -104,8 +105,8 @@ func New(c Config) *Service {
 // draftVersion is the form of drafts.
 const draftVersion = 1
 
-// draft is the canonical request. What is in it is what a person approves.
-func draft(r Request, nonce string, expires time.Time) (text, digest string, err error) {
+// canonical is the canonical request. What is in it is what a person approves.
+func canonical(r Request, nonce string, expires time.Time) (text, digest string, err error) {
 	c := r.Caller
 	all := map[string]any{
 		"v": draftVersion, "organization": c.OrgID, "workspace": c.WorkspaceID, "principal": c.PrincipalID,
@@ -160,12 +161,12 @@ func (s *Service) Ask(ctx context.Context, tx op.Tx, r Request) (Confirmation, e
 	}
 	w := row{
 		ID: id.New(id.Confirmation), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, PrincipalID: c.PrincipalID,
-		AskedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, Client: c.Client,
+		AskedBy: draft.By(c), Client: c.Client,
 		Operation: r.Operation, ResourceKind: r.Resource.Kind, ResourceID: r.Resource.ID, ResourceName: r.Resource.Name,
 		Arguments: string(r.Arguments), Reasons: r.Why, Nonce: id.New("nonce"), State: Pending,
 		CreatedAt: db.Micros(now), ExpiresAt: db.Micros(now.Add(s.cfg.Lasts)),
 	}
-	if w.Draft, w.Digest, err = draft(r, w.Nonce, db.Time(w.ExpiresAt)); err != nil {
+	if w.Draft, w.Digest, err = canonical(r, w.Nonce, db.Time(w.ExpiresAt)); err != nil {
 		return Confirmation{}, err
 	}
 	if err := s.store.insert(ctx, tx, &w); err != nil {
@@ -209,7 +210,7 @@ func (s *Service) Consume(ctx context.Context, tx op.Tx, confirmation string, r 
 		return out, nil
 	}
 	if out.State == Approved || out.State == Pending {
-		_, digest, err := draft(r, w.Nonce, db.Time(w.ExpiresAt))
+		_, digest, err := canonical(r, w.Nonce, db.Time(w.ExpiresAt))
 		if err != nil {
 			return Confirmation{}, err
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -18,7 +19,7 @@ func (s *Service) Register(r *op.Registry) {
 		},
 		Act: s.actGet,
 	})
-	op.Handle(r, api.ListConfirmations, op.Handler[api.ListConfirmationsIn, api.ListConfirmationsOut]{Draft: draftList, Act: s.actList})
+	op.Handle(r, api.ListConfirmations, op.Handler[api.ListConfirmationsIn, api.ListConfirmationsOut]{Draft: draft.OnOrganization[api.ListConfirmationsIn], Act: s.actList})
 	op.Handle(r, api.ApproveConfirmation, op.Handler[api.ApproveConfirmationIn, api.ConfirmationOut]{
 		Draft: func(ctx context.Context, in *api.ApproveConfirmationIn) (*op.Draft, error) {
 			return s.draftDecide(ctx, in.ConfirmationID)
@@ -78,11 +79,6 @@ func (s *Service) draftDecide(ctx context.Context, id string) (*op.Draft, error)
 // drafted is the draft of a call on it.
 func (w *row) drafted() *op.Draft {
 	return &op.Draft{Resource: op.Resource{Kind: "confirmation", ID: w.ID, OrgID: w.OrgID, WorkspaceID: w.WorkspaceID, CreatedBy: w.AskedBy}}
-}
-
-func draftList(ctx context.Context, _ *api.ListConfirmationsIn) (*op.Draft, error) {
-	c := caller.From(ctx)
-	return &op.Draft{Resource: op.Resource{Kind: "organization", ID: c.OrgID, OrgID: c.OrgID, WorkspaceID: c.WorkspaceID}}, nil
 }
 
 // mayDecide refuses who may not decide on a request whatever their rights: who asked, and who is held back themselves.
@@ -220,10 +216,7 @@ func (s *Service) actList(ctx context.Context, in *api.ListConfirmationsIn, _ *o
 	if err != nil {
 		return nil, err
 	}
-	limit := in.Limit
-	if limit == 0 {
-		limit = 20
-	}
+	limit := in.Size()
 	at, err := s.cfg.DB.Now(ctx, s.cfg.DB)
 	if err != nil {
 		return nil, err

@@ -106,24 +106,11 @@ func (store) decide(ctx context.Context, tx op.Tx, id, digest string, from, to S
 }
 
 func (store) list(ctx context.Context, q db.Querier, org string, state State, now, before int64, beforeID string, limit int) ([]*row, error) {
-	rows, err := q.QueryContext(ctx, `SELECT `+columns+` FROM confirmations WHERE org_id = $1
+	return db.Collect("list confirmations", scan)(q.QueryContext(ctx, `SELECT `+columns+` FROM confirmations WHERE org_id = $1
 		AND (CAST($2 AS TEXT) = '' OR ($2 = 'expired' AND state IN ('pending', 'approved') AND expires_at <= $3)
 			OR (state = $2 AND (state NOT IN ('pending', 'approved') OR expires_at > $3)))
 		AND (CAST($4 AS BIGINT) = 0 OR created_at < $4 OR (created_at = $4 AND id < $5)) ORDER BY created_at DESC, id DESC LIMIT $6`,
-		org, string(state), now, before, beforeID, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list confirmations: %w", err)
-	}
-	defer rows.Close()
-	var all []*row
-	for rows.Next() {
-		w, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, w)
-	}
-	return all, rows.Err()
+		org, string(state), now, before, beforeID, limit))
 }
 
 func (store) purge(ctx context.Context, d *db.DB) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/event"
 	"github.com/berthrun/berth/internal/identity"
@@ -74,9 +75,7 @@ var startInfo, execInfo, writeInfo = api.StartSandbox.Info(), api.Exec.Info(), a
 
 func registerCapabilities(r *op.Registry, node *nodeapi.Client, version string) {
 	op.Handle(r, api.ListCapabilities, op.Handler[api.None, api.CapabilitiesOut]{
-		Draft: func(ctx context.Context, _ *api.None) (*op.Draft, error) {
-			return &op.Draft{Resource: op.Resource{Kind: "organization", OrgID: caller.From(ctx).OrgID, ID: caller.From(ctx).OrgID}}, nil
-		},
+		Draft: draft.OnOrganization[api.None],
 		Act: func(context.Context, *api.None, *op.Draft) (*api.CapabilitiesOut, error) {
 			can := node.Capabilities()
 			pool := "the pool's driver (" + node.Name() + ") cannot do it yet"

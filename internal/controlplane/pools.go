@@ -7,7 +7,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
-	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/nodeapi"
 	"github.com/berthrun/berth/internal/ready"
 	"github.com/berthrun/berth/internal/sandbox"
@@ -50,9 +50,7 @@ const localPool = "local"
 
 func registerPools(r *op.Registry, node *nodeapi.Client, pool *ready.Pool) {
 	op.Handle(r, api.ListPools, op.Handler[api.ListPoolsIn, api.ListPoolsOut]{
-		Draft: func(ctx context.Context, _ *api.ListPoolsIn) (*op.Draft, error) {
-			return &op.Draft{Resource: op.Resource{Kind: "organization", OrgID: caller.From(ctx).OrgID, ID: caller.From(ctx).OrgID}}, nil
-		},
+		Draft: draft.OnOrganization[api.ListPoolsIn],
 		Act: func(ctx context.Context, _ *api.ListPoolsIn, _ *op.Draft) (*api.ListPoolsOut, error) {
 			info, err := node.Info(ctx)
 			if err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
-	"github.com/berthrun/berth/internal/caller"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -21,15 +21,9 @@ const (
 
 // Register binds the operations.
 func (l *Library) Register(r *op.Registry) {
-	op.Handle(r, api.SearchDocs, op.Handler[api.SearchDocsIn, api.SearchDocsOut]{Draft: draft[api.SearchDocsIn], Act: l.actSearch})
-	op.Handle(r, api.ReadDoc, op.Handler[api.ReadDocIn, api.ReadDocOut]{Draft: draft[api.ReadDocIn], Act: l.actRead})
-	op.Handle(r, api.ListDocs, op.Handler[api.None, api.ListDocsOut]{Draft: draft[api.None], Act: l.actList})
-}
-
-// draft is on the caller's own organization: the documentation is nobody's.
-func draft[In any](ctx context.Context, _ *In) (*op.Draft, error) {
-	c := caller.From(ctx)
-	return &op.Draft{Resource: op.Resource{Kind: "organization", ID: c.OrgID, OrgID: c.OrgID}}, nil
+	op.Handle(r, api.SearchDocs, op.Handler[api.SearchDocsIn, api.SearchDocsOut]{Draft: draft.OnOrganization[api.SearchDocsIn], Act: l.actSearch})
+	op.Handle(r, api.ReadDoc, op.Handler[api.ReadDocIn, api.ReadDocOut]{Draft: draft.OnOrganization[api.ReadDocIn], Act: l.actRead})
+	op.Handle(r, api.ListDocs, op.Handler[api.None, api.ListDocsOut]{Draft: draft.OnOrganization[api.None], Act: l.actList})
 }
 
 func (l *Library) actSearch(_ context.Context, in *api.SearchDocsIn, _ *op.Draft) (*api.SearchDocsOut, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 )
 
 // Limits tells what an organization may use and does.
@@ -62,10 +63,10 @@ func New(c Config) *Service {
 
 // Register binds the operations on accounts and keys.
 func (s *Service) Register(r *op.Registry) {
-	op.Handle(r, api.GetAccount, op.Handler[api.None, api.AccountOut]{Draft: draftAccount[api.None], Act: s.actAccount})
-	op.Handle(r, api.ListWorkspaces, op.Handler[api.ListWorkspacesIn, api.ListWorkspacesOut]{Draft: draftAccount[api.ListWorkspacesIn], Act: s.actWorkspaces})
-	op.Handle(r, api.GetLimits, op.Handler[api.None, api.LimitsOut]{Draft: draftAccount[api.None], Act: s.actLimits})
+	op.Handle(r, api.GetAccount, op.Handler[api.None, api.AccountOut]{Draft: draft.OnOrganization[api.None], Act: s.actAccount})
+	op.Handle(r, api.ListWorkspaces, op.Handler[api.ListWorkspacesIn, api.ListWorkspacesOut]{Draft: draft.OnOrganization[api.ListWorkspacesIn], Act: s.actWorkspaces})
+	op.Handle(r, api.GetLimits, op.Handler[api.None, api.LimitsOut]{Draft: draft.OnOrganization[api.None], Act: s.actLimits})
 	op.Handle(r, api.CreateKey, op.Handler[api.CreateKeyIn, api.CreateKeyOut]{Draft: s.draftCreateKey, Intent: s.intentCreateKey, Act: s.actCreateKey})
-	op.Handle(r, api.ListKeys, op.Handler[api.ListKeysIn, api.ListKeysOut]{Draft: draftAccount[api.ListKeysIn], Act: s.actListKeys})
+	op.Handle(r, api.ListKeys, op.Handler[api.ListKeysIn, api.ListKeysOut]{Draft: draft.OnOrganization[api.ListKeysIn], Act: s.actListKeys})
 	op.Handle(r, api.RevokeKey, op.Handler[api.RevokeKeyIn, api.KeyOut]{Draft: s.draftRevoke, Intent: s.intentRevoke, Act: s.actRevoke})
 }

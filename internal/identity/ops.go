@@ -9,15 +9,10 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
-
-// draftAccount is the draft of a call on the caller's own organization.
-func draftAccount[In any](ctx context.Context, _ *In) (*op.Draft, error) {
-	c := caller.From(ctx)
-	return &op.Draft{Resource: op.Resource{Kind: "organization", ID: c.OrgID, OrgID: c.OrgID, WorkspaceID: c.WorkspaceID}}, nil
-}
 
 func (s *Service) actAccount(ctx context.Context, _ *api.None, _ *op.Draft) (*api.AccountOut, error) {
 	c := caller.From(ctx)
@@ -51,7 +46,7 @@ func (s *Service) actWorkspaces(ctx context.Context, in *api.ListWorkspacesIn, _
 	if after != nil {
 		from = after[0]
 	}
-	limit := pageSize(in.Limit)
+	limit := in.Size()
 	rows, err := s.store.workspaces(ctx, s.cfg.DB, c.OrgID, from, limit+1)
 	if err != nil {
 		return nil, err
@@ -65,13 +60,6 @@ func (s *Service) actWorkspaces(ctx context.Context, in *api.ListWorkspacesIn, _
 		out.Items = append(out.Items, api.Workspace{ID: w.ID, Name: w.Name, CreatedAt: db.Time(w.CreatedAt), Current: w.ID == c.WorkspaceID})
 	}
 	return out, nil
-}
-
-func pageSize(limit int) int {
-	if limit == 0 {
-		return 20
-	}
-	return limit
 }
 
 func (s *Service) actLimits(ctx context.Context, _ *api.None, _ *op.Draft) (*api.LimitsOut, error) {
@@ -113,7 +101,7 @@ func (s *Service) draftCreateKey(ctx context.Context, in *api.CreateKeyIn) (*op.
 	now := s.now(ctx)
 	k := &keyRow{
 		ID: id.New(id.Key), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, Scopes: slices.Clone(scopes), Confirm: confirm,
-		CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, CreatedAt: db.Micros(now),
+		CreatedBy: draft.By(c), CreatedAt: db.Micros(now),
 	}
 	if in.TTLSeconds > 0 {
 		k.ExpiresAt = db.Micros(now.Add(time.Duration(in.TTLSeconds) * time.Second))
@@ -175,7 +163,7 @@ func (s *Service) actListKeys(ctx context.Context, in *api.ListKeysIn, _ *op.Dra
 	if err != nil {
 		return nil, err
 	}
-	limit := pageSize(in.Limit)
+	limit := in.Size()
 	rows, err := s.store.list(ctx, s.cfg.DB, caller.From(ctx).OrgID, in.IncludeRevoked, before, beforeID, limit+1)
 	if err != nil {
 		return nil, err

@@ -88,22 +88,9 @@ func (store) revoke(ctx context.Context, tx op.Tx, org, id string, at int64) (re
 }
 
 func (store) list(ctx context.Context, q db.Querier, org string, revoked bool, beforeTime int64, beforeID string, limit int) ([]*keyRow, error) {
-	rows, err := q.QueryContext(ctx, `SELECT `+keyColumns+` FROM keys WHERE org_id = $1 AND (revoked_at = 0 OR $2 = 1)
+	return db.Collect("list keys", scanKey)(q.QueryContext(ctx, `SELECT `+keyColumns+` FROM keys WHERE org_id = $1 AND (revoked_at = 0 OR $2 = 1)
 		AND (CAST($3 AS BIGINT) = 0 OR created_at < $3 OR (created_at = $3 AND id < $4)) ORDER BY created_at DESC, id DESC LIMIT $5`,
-		org, db.Flag(revoked), beforeTime, beforeID, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list keys: %w", err)
-	}
-	defer rows.Close()
-	var all []*keyRow
-	for rows.Next() {
-		k, err := scanKey(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, k)
-	}
-	return all, rows.Err()
+		org, db.Flag(revoked), beforeTime, beforeID, limit))
 }
 
 func (store) used(ctx context.Context, d *db.DB, used map[string]int64) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/image/registry"
@@ -94,7 +95,7 @@ func (s *Service) imported(ctx context.Context, c *caller.Caller, ref registry.R
 			r = &row{
 				ID: id.New(id.Image), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: ref.Name(), Source: "import", Digest: img.ID, IndexDigest: img.ID,
 				State: api.ImageReady, Done: img.Size, Size: img.Size, Unpacked: img.Unpacked, Layers: int64(img.Layers), Config: img.Config,
-				CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, CreatedAt: now, StateAt: now,
+				CreatedBy: draft.By(c), CreatedAt: now, StateAt: now,
 			}
 			if !img.Created.IsZero() {
 				r.BuiltAt = db.Micros(img.Created)

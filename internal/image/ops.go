@@ -8,6 +8,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/registry"
 )
@@ -85,13 +86,6 @@ func (s *Service) draft(ctx context.Context, imageID string) (*op.Draft, error) 
 	return &op.Draft{Resource: r.resource()}, nil
 }
 
-func pageSize(limit int) int {
-	if limit == 0 {
-		return 20
-	}
-	return limit
-}
-
 func (s *Service) actList(ctx context.Context, in *api.ListImagesIn, _ *op.Draft) (*api.ListImagesOut, error) {
 	before, beforeID, err := op.DecodeMoment(in.Cursor, in.Name)
 	if err != nil {
@@ -101,7 +95,7 @@ func (s *Service) actList(ctx context.Context, in *api.ListImagesIn, _ *op.Draft
 	if ref, err := registry.Parse(name); name != "" && err == nil {
 		name = ref.Name()
 	}
-	limit := pageSize(in.Limit)
+	limit := in.Size()
 	rows, err := s.store.list(ctx, s.DB, caller.From(ctx).OrgID, name, before, beforeID, limit+1)
 	if err != nil {
 		return nil, err
@@ -189,7 +183,7 @@ func (s *Service) draftPull(ctx context.Context, in *api.PullImageIn) (*op.Draft
 // actPull asks the registry and has the image pulled. Repeated, it finds what the first time began.
 func (s *Service) actPull(ctx context.Context, in *api.PullImageIn, d *op.Draft) (*api.ImageOut, error) {
 	c := caller.From(ctx)
-	imageID, err := s.Resolve(ctx, Owner{OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, By: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}}, in.Image)
+	imageID, err := s.Resolve(ctx, Owner{OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, By: draft.By(c)}, in.Image)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/registry"
 	"github.com/berthrun/berth/internal/nodeapi"
@@ -76,7 +77,7 @@ func (s *Service) intentSetRegistry(ctx context.Context, tx op.Tx, in *api.SetRe
 		return err
 	}
 	c := caller.From(ctx)
-	by, err := json.Marshal(op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID})
+	by, err := json.Marshal(draft.By(c))
 	if err != nil {
 		return fmt.Errorf("encode creator: %w", err)
 	}
@@ -135,7 +136,7 @@ func (s *Service) actListRegistries(ctx context.Context, in *api.ListRegistriesI
 	if after != nil {
 		from = after[0]
 	}
-	limit := pageSize(in.Limit)
+	limit := in.Size()
 	all, err := s.listRegistries(ctx, caller.From(ctx).OrgID, "", from, limit+1)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/api"
 	"github.com/berthrun/berth/api/op"
+	"github.com/berthrun/berth/internal/db"
 	"github.com/berthrun/berth/internal/nodeapi"
 )
 
@@ -202,18 +203,4 @@ func (store) wanted(ctx context.Context, q op.Tx, org, digest string) (bool, err
 	return n > 0, nil
 }
 
-func collect(rows *sql.Rows, err error) ([]*row, error) {
-	if err != nil {
-		return nil, fmt.Errorf("list images: %w", err)
-	}
-	defer rows.Close()
-	var all []*row
-	for rows.Next() {
-		r, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
-}
+var collect = db.Collect("list images", scan)

@@ -8,17 +8,12 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // mostShown is how many problems an error tells.
 const mostShown = 50
-
-// draft is the draft of a call on the caller's organization.
-func draft[In any](ctx context.Context, _ *In) (*op.Draft, error) {
-	c := caller.From(ctx)
-	return &op.Draft{Resource: op.Resource{Kind: "organization", ID: c.OrgID, OrgID: c.OrgID, WorkspaceID: c.WorkspaceID}}, nil
-}
 
 func (s *Service) actGet(ctx context.Context, in *api.GetPoliciesIn, _ *op.Draft) (*api.GetPoliciesOut, error) {
 	org := caller.From(ctx).OrgID
@@ -93,7 +88,7 @@ func (s *Service) draftPut(ctx context.Context, in *api.PutPoliciesIn) (*op.Draf
 	if err != nil {
 		return nil, err
 	}
-	d, err := draft(ctx, in)
+	d, err := draft.OnOrganization(ctx, in)
 	if err != nil || in.Force {
 		return d, err
 	}
@@ -131,7 +126,7 @@ func (s *Service) intentPut(ctx context.Context, tx op.Tx, in *api.PutPoliciesIn
 	}
 	r := &row{
 		Version: version + 1, Text: in.Text, CreatedAt: db.Micros(s.cfg.Now()),
-		CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID},
+		CreatedBy: draft.By(c),
 	}
 	if err := s.store.insert(ctx, tx, c.OrgID, r); db.IsUnique(err) {
 		return changed(version + 1) // by a call at the same time

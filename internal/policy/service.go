@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -75,10 +76,10 @@ func New(c Config) (*Service, error) {
 
 // Register binds the operations.
 func (s *Service) Register(r *op.Registry) {
-	op.Handle(r, api.GetPolicies, op.Handler[api.GetPoliciesIn, api.GetPoliciesOut]{Draft: draft[api.GetPoliciesIn], Act: s.actGet})
+	op.Handle(r, api.GetPolicies, op.Handler[api.GetPoliciesIn, api.GetPoliciesOut]{Draft: draft.OnOrganization[api.GetPoliciesIn], Act: s.actGet})
 	op.Handle(r, api.PutPolicies, op.Handler[api.PutPoliciesIn, api.PutPoliciesOut]{Draft: s.draftPut, Intent: s.intentPut, Act: s.actPut})
-	op.Handle(r, api.ValidatePolicies, op.Handler[api.ValidatePoliciesIn, api.ValidatePoliciesOut]{Draft: draft[api.ValidatePoliciesIn], Act: s.actValidate})
-	op.Handle(r, api.TestPolicies, op.Handler[api.TestPoliciesIn, api.TestPoliciesOut]{Draft: draft[api.TestPoliciesIn], Act: s.actTest})
+	op.Handle(r, api.ValidatePolicies, op.Handler[api.ValidatePoliciesIn, api.ValidatePoliciesOut]{Draft: draft.OnOrganization[api.ValidatePoliciesIn], Act: s.actValidate})
+	op.Handle(r, api.TestPolicies, op.Handler[api.TestPoliciesIn, api.TestPoliciesOut]{Draft: draft.OnOrganization[api.TestPoliciesIn], Act: s.actTest})
 }
 
 // alone runs a check of a text when no other is on its way.

@@ -68,20 +68,7 @@ func (store) version(ctx context.Context, q op.Tx, org string) (version int64, e
 
 // history gives the newest versions, without their texts.
 func (store) history(ctx context.Context, q db.Querier, org string, most int) ([]*row, error) {
-	rows, err := q.QueryContext(ctx, `SELECT version, '', created_by, created_at FROM policy_sets WHERE org_id = $1 ORDER BY version DESC LIMIT $2`, org, most)
-	if err != nil {
-		return nil, fmt.Errorf("list versions of policies: %w", err)
-	}
-	defer rows.Close()
-	var all []*row
-	for rows.Next() {
-		r, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list versions of policies: %w", err)
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
+	return db.Collect("list versions of policies", scan)(q.QueryContext(ctx, `SELECT version, '', created_by, created_at FROM policy_sets WHERE org_id = $1 ORDER BY version DESC LIMIT $2`, org, most))
 }
 
 func (store) insert(ctx context.Context, tx op.Tx, org string, r *row) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/id"
@@ -50,7 +51,7 @@ func (s *Service) newRow(ctx context.Context, in *api.CreateSandboxIn) (*row, er
 		ID: id.New(id.Sandbox), OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, State: api.StateCreating, Generation: 1,
 		Template: orDefault(in.Template, "base"), Internet: in.Network == nil || orTrue(in.Network.Internet),
 		Env: in.Env, Metadata: in.Metadata, OnExpiry: orDefault(in.OnExpiry, "stop"), AutoWake: orTrue(in.AutoWake), WakeOnTimers: orTrue(in.WakeOnTimers),
-		GuestToken: guest.NewToken(), CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,
+		GuestToken: guest.NewToken(), CreatedBy: draft.By(c), PrincipalID: c.PrincipalID,
 		CreatedAt: db.Micros(now), StateAt: db.Micros(now), ActiveAt: db.Micros(now), TTLSeconds: int64(in.TTLSeconds),
 	}
 	if r.TTLSeconds == 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/guest"
 	"github.com/berthrun/berth/internal/id"
@@ -100,7 +101,7 @@ func (s *Service) copyOf(ctx context.Context, r *row, name, save string) *row {
 		Template: r.Template, Image: r.Image, ImageRef: r.ImageRef, ImageID: r.ImageID, BuildID: r.BuildID, VCPUMilli: r.VCPUMilli, MemoryMiB: r.MemoryMiB, DiskGiB: r.DiskGiB,
 		Internet: r.Internet, Env: r.Env, Metadata: r.Metadata, IdleSeconds: r.IdleSeconds, OnIdle: r.OnIdle, OnExpiry: r.OnExpiry,
 		AutoWake: r.AutoWake, WakeOnTimers: r.WakeOnTimers, Persist: r.Persist, RetentionSeconds: r.RetentionSeconds,
-		GuestToken: guest.NewToken(), CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,
+		GuestToken: guest.NewToken(), CreatedBy: draft.By(c), PrincipalID: c.PrincipalID,
 		CreatedAt: now, StateAt: now, ActiveAt: now, TTLSeconds: r.TTLSeconds, ExpiresAt: now + r.TTLSeconds*int64(time.Second/time.Microsecond),
 		Origin: Origin{ForkedFrom: r.ID, SaveName: save, SaveToken: r.GuestToken},
 	}

@@ -104,10 +104,7 @@ func (s *Service) actGet(ctx context.Context, in *api.SandboxIn, _ *op.Draft) (*
 
 func (s *Service) actList(ctx context.Context, in *api.ListSandboxesIn, _ *op.Draft) (*api.ListSandboxesOut, error) {
 	c := caller.From(ctx)
-	limit := in.Limit
-	if limit == 0 {
-		limit = 20
-	}
+	limit := in.Size()
 	bound := *in
 	bound.Cursor, bound.Limit = "", 0
 	at, afterID, err := op.DecodeMoment(in.Cursor, bound)

@@ -66,9 +66,7 @@ const columns = `id, org_id, workspace_id, name, state, generation, boot_generat
 
 type store struct{}
 
-type scanner interface{ Scan(dest ...any) error }
-
-func scan(s scanner) (*row, error) {
+func scan(s interface{ Scan(...any) error }) (*row, error) {
 	var r row
 	var env, metadata, by, without string
 	err := s.Scan(&r.ID, &r.OrgID, &r.WorkspaceID, &r.Name, &r.State, &r.Generation, &r.BootGeneration, &r.NodeID, &r.Template, &r.Image,
@@ -320,21 +318,7 @@ func (s store) purge(ctx context.Context, q op.Tx, id string) error {
 	return nil
 }
 
-func collect(rows *sql.Rows, err error) ([]*row, error) {
-	if err != nil {
-		return nil, fmt.Errorf("list sandboxes: %w", err)
-	}
-	defer rows.Close()
-	var all []*row
-	for rows.Next() {
-		r, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list sandboxes: %w", err)
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
-}
+var collect = db.Collect("list sandboxes", scan)
 
 func (r *row) texts() (env, metadata, by string, err error) {
 	for into, v := range map[*string]any{&env: orEmpty(r.Env), &metadata: orEmpty(r.Metadata), &by: r.CreatedBy} {

@@ -9,6 +9,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
@@ -128,7 +129,7 @@ func (s *Service) intentTake(ctx context.Context, tx op.Tx, in *api.SnapshotSand
 	c, now := caller.From(ctx), db.Micros(s.Now())
 	r := &row{
 		ID: snapshot, OrgID: d.Resource.OrgID, WorkspaceID: d.Resource.WorkspaceID, Name: in.Name, State: api.SnapshotCreating, Mode: mode, SandboxID: in.SandboxID,
-		Source: src, Metadata: in.Metadata, CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,
+		Source: src, Metadata: in.Metadata, CreatedBy: draft.By(c), PrincipalID: c.PrincipalID,
 		CreatedAt: now, StateAt: now,
 	}
 	if err := s.store.insert(ctx, tx, r); err != nil {
@@ -185,10 +186,7 @@ func (s *Service) draftList(ctx context.Context, in *api.ListSnapshotsIn) (*op.D
 
 func (s *Service) actList(ctx context.Context, in *api.ListSnapshotsIn, _ *op.Draft) (*api.ListSnapshotsOut, error) {
 	c := caller.From(ctx)
-	limit := in.Limit
-	if limit == 0 {
-		limit = 20
-	}
+	limit := in.Size()
 	bound := *in
 	bound.Cursor, bound.Limit = "", 0
 	at, afterID, err := op.DecodeMoment(in.Cursor, bound)

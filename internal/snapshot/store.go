@@ -207,21 +207,7 @@ func (s store) living(ctx context.Context, q op.Tx) (map[string]string, error) {
 	return all, rows.Err()
 }
 
-func collect(rows *sql.Rows, err error) ([]*row, error) {
-	if err != nil {
-		return nil, fmt.Errorf("list snapshots: %w", err)
-	}
-	defer rows.Close()
-	var all []*row
-	for rows.Next() {
-		r, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list snapshots: %w", err)
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
-}
+var collect = db.Collect("list snapshots", scan)
 
 func texts(m map[string]string) (string, error) {
 	if m == nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
@@ -106,7 +107,7 @@ func (s *Service) draftBuild(ctx context.Context, in *api.BuildTemplateIn) (*op.
 
 func (s *Service) intentBuild(ctx context.Context, tx op.Tx, in *api.BuildTemplateIn, d *op.Draft) error {
 	c, now := caller.From(ctx), db.Micros(s.Now())
-	by := op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}
+	by := draft.By(c)
 	name, tag := nameAndTag(in.Name)
 	r, err := s.store.named(ctx, tx, c.WorkspaceID, name)
 	if err != nil {
@@ -167,10 +168,7 @@ func (s *Service) actBuild(ctx context.Context, _ *api.BuildTemplateIn, d *op.Dr
 }
 
 func (s *Service) actBuilds(ctx context.Context, in *api.ListBuildsIn, _ *op.Draft) (*api.ListBuildsOut, error) {
-	limit := in.Limit
-	if limit == 0 {
-		limit = 20
-	}
+	limit := in.Size()
 	bound := *in
 	bound.Cursor, bound.Limit = "", 0
 	at, afterID, err := op.DecodeMoment(in.Cursor, bound)

@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 	"github.com/berthrun/berth/internal/template/recipe"
@@ -53,7 +54,7 @@ func (s *Service) serveUpload(ctx context.Context, in *api.UploadContextIn, _ *o
 	}
 	c, now := caller.From(ctx), db.Micros(s.Now())
 	a := &archive{ID: id.New(id.BuildContext), OrgID: c.OrgID, CreatedAt: now, UsedAt: now}
-	by, err := op.Encode(op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID})
+	by, err := op.Encode(draft.By(c))
 	if err != nil {
 		return err
 	}

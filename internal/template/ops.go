@@ -177,10 +177,7 @@ func (d defaults) over(r runtime.Resources) runtime.Resources {
 
 func (s *Service) actList(ctx context.Context, in *api.ListTemplatesIn, _ *op.Draft) (*api.ListTemplatesOut, error) {
 	c := caller.From(ctx)
-	limit := in.Limit
-	if limit == 0 {
-		limit = 20
-	}
+	limit := in.Size()
 	bound := *in
 	bound.Cursor, bound.Limit = "", 0
 	at, afterID, err := op.DecodeMoment(in.Cursor, bound)

@@ -8,6 +8,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
@@ -99,7 +100,7 @@ func (s *Service) intentBackup(ctx context.Context, tx op.Tx, in *api.CreateBack
 	}
 	c := caller.From(ctx)
 	b := s.newBackup(r, idOf(id.Backup, d))
-	b.CreatedBy, b.PrincipalID = op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, c.PrincipalID
+	b.CreatedBy, b.PrincipalID = draft.By(c), c.PrincipalID
 	return s.insertBackup(ctx, tx, b)
 }
 
@@ -239,7 +240,7 @@ func (s *Service) intentPolicy(ctx context.Context, tx op.Tx, in *api.BackupPoli
 	c := caller.From(ctx)
 	p := &policy{
 		VolumeID: r.ID, Hour: in.Hour, KeepDays: in.KeepDays, KeepLast: in.KeepLast,
-		CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,
+		CreatedBy: draft.By(c), PrincipalID: c.PrincipalID,
 	}
 	if p.KeepDays == 0 && p.KeepLast == 0 {
 		p.KeepDays = keepDays

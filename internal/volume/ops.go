@@ -9,6 +9,7 @@ import (
 	"github.com/berthrun/berth/api/op"
 	"github.com/berthrun/berth/internal/caller"
 	"github.com/berthrun/berth/internal/db"
+	"github.com/berthrun/berth/internal/draft"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/id"
 )
@@ -134,9 +135,7 @@ func (s *Service) draftList(ctx context.Context, in *api.ListVolumesIn) (*op.Dra
 // pageOf gives what a page asks of the database, one item more than it has.
 func pageOf[In any](ctx context.Context, in In, p *op.PageIn, scope string, equal map[string]string) (f filter, limit int, err error) {
 	c := caller.From(ctx)
-	if limit = p.Limit; limit == 0 {
-		limit = 20
-	}
+	limit = p.Size()
 	f = filter{OrgID: c.OrgID, Equal: equal, Limit: limit + 1}
 	if scope != "all" {
 		f.PrincipalID = c.PrincipalID
@@ -204,7 +203,7 @@ func (s *Service) draftCreate(ctx context.Context, in *api.CreateVolumeIn) (*op.
 	}
 	r := &row{
 		OrgID: c.OrgID, WorkspaceID: c.WorkspaceID, Name: in.Name, State: api.VolumeCreating, PoolID: s.Pool, SizeGiB: size, FromBackup: in.FromBackup,
-		CreatedBy: op.CreatedBy{Person: c.PersonID, Agent: c.AgentID, App: c.AppID, Key: c.KeyID}, PrincipalID: c.PrincipalID,
+		CreatedBy: draft.By(c), PrincipalID: c.PrincipalID,
 	}
 	return &op.Draft{Resource: r.resource(), Cost: r.usage(r.State), Data: r}, nil
 }

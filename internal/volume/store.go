@@ -199,34 +199,15 @@ func (store) detach(ctx context.Context, tx op.Tx, sandboxID, volumeID string) (
 	return n > 0, nil
 }
 
-func collect[T any](scan func(interface{ Scan(...any) error }) (*T, error)) func(*sql.Rows, error) ([]*T, error) {
-	return func(rows *sql.Rows, err error) ([]*T, error) {
-		if err != nil {
-			return nil, fmt.Errorf("list volumes: %w", err)
-		}
-		defer rows.Close()
-		var all []*T
-		for rows.Next() {
-			r, err := scan(rows)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, r)
-		}
-		return all, rows.Err()
-	}
+func collect[T any](scan func(interface{ Scan(...any) error }) (T, error)) func(*sql.Rows, error) ([]T, error) {
+	return db.Collect("list volumes", scan)
 }
 
 func ids(rows *sql.Rows, err error) ([]string, error) {
-	all, err := collect(func(s interface{ Scan(...any) error }) (*string, error) {
-		id := new(string)
-		return id, s.Scan(id)
+	return collect(func(s interface{ Scan(...any) error }) (id string, err error) {
+		err = s.Scan(&id)
+		return id, err
 	})(rows, err)
-	out := make([]string, len(all))
-	for i, id := range all {
-		out[i] = *id
-	}
-	return out, err
 }
 
 func affected(res sql.Result, err error) (int64, error) {
